@@ -1,0 +1,1 @@
+"""The corpus: minimized cases as JSON, and their store."""

@@ -1,0 +1,124 @@
+"""Cases and where they are kept.
+
+A case is one program with what named subjects must do on it. Cases are data from strangers: a file is
+checked whole before anything of it is used.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from generators.program import VERSION, Program, ProgramError, Struct
+from generators.validate import validate
+from oracles.judge import ORACLES, Finding
+
+CASES = Path(__file__).parent / "cases"
+PASSES = "passes"
+VERDICT = re.compile(rf"{PASSES}|({'|'.join(ORACLES)}) (fault|gap|upstream)")
+
+
+class CaseError(ValueError):
+    """A case that cannot be used: one sentence with the file, what was expected, and what came."""
+
+
+class Expectation(Struct, frozen=True):
+    """What a subject does on the program: ``passes`` or an oracle with fault, gap or upstream.
+
+    ``expected``, ``got``, ``goal`` and ``stage`` are the evidence as it was seen when the case was written.
+    """
+
+    verdict: str
+    expected: str = ""
+    got: str = ""
+    goal: str = "None"
+    stage: str = ""
+
+
+class Case(Struct, frozen=True):
+    """A program, what it is about, where it came from, and what named subjects must do on it."""
+
+    about: str
+    origin: str
+    expect: dict[str, Expectation]
+    program: Program
+    version: int = VERSION
+
+    def convicted(self) -> str | None:
+        """The first subject that the case convicts of anything, in the order of the file."""
+        found = (name for name, item in self.expect.items() if item.verdict != PASSES)
+        return next(found, None)
+
+
+def expectation(finding: Finding) -> Expectation:
+    """What a finding says, as an expectation to be kept."""
+    verdict = f"{finding.oracle} {finding.attribution}"
+    return Expectation(verdict, finding.expected, finding.got, finding.goal, finding.stage)
+
+
+def load(path: Path) -> Case:
+    """The case in ``path``, valid as a whole.
+
+    Raises:
+        CaseError: the file cannot be read, is no case, or its program is not valid.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CaseError(f"{path}: expected a readable case, got {error.strerror}") from None
+    try:
+        case = msgspec.json.decode(data, type=Case)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        text = str(error) or type(error).__name__
+        raise CaseError(f"{path}: expected a case as JSON: {text}") from None
+    if case.version != VERSION:
+        raise CaseError(f"{path}: $.version: expected {VERSION}, got {case.version}")
+    for name, item in case.expect.items():
+        if not VERDICT.fullmatch(item.verdict):
+            raise CaseError(
+                f"{path}: $.expect[{name!r}].verdict: expected 'passes' or an oracle "
+                f"({', '.join(ORACLES)}) with fault, gap or upstream, got {item.verdict!r}"
+            )
+        check_goal(item.goal, f"{path}: $.expect[{name!r}].goal")
+    try:
+        validate(case.program)
+    except ProgramError as error:
+        raise CaseError(f"{path}: $.program{str(error).removeprefix('$')}") from None
+    return case
+
+
+def check_goal(goal: str, where: str) -> None:
+    """Raises ``CaseError`` unless ``goal`` is a Python literal, because scripts hold it as code."""
+    try:
+        ast.literal_eval(goal)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        raise CaseError(f"{where}: expected a Python literal, got {goal[:80]!r}") from None
+
+
+def save(case: Case, path: Path) -> Path:
+    """Writes the case to ``path``, whole or not at all, and returns the path.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    data = msgspec.json.format(msgspec.json.encode(case), indent=2) + b"\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def cases(folder: Path = CASES) -> list[Path]:
+    """The case files of ``folder``, sorted by name."""
+    return sorted(folder.glob("*.json"))

@@ -1,0 +1,1 @@
+"""Fuzzing: programs are generated, judged in a sandbox and shrunk."""

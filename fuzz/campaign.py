@@ -1,0 +1,166 @@
+"""The campaign: Hypothesis draws programs from a strategy, the judge judges them, findings are reduced.
+
+Hypothesis generates only. A candidate costs a second here, so that shrinking the draws would take longer
+than Hypothesis allows; the reducer works on the program instead (see ``fuzz.reducer``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import hypothesis
+from hypothesis.strategies import SearchStrategy
+
+from fuzz.findings import Findings, Tally
+from fuzz.judging import Judge
+from fuzz.reducer import reduce
+from generators.program import Program
+from oracles.judge import Finding
+
+REDUCE_SECONDS = 60.0
+ENDLESS = 1_000_000
+
+
+class _Spent(Exception):
+    """The budget is spent."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop: at ``deadline`` (``time.monotonic`` seconds) or after ``programs``; None is no limit."""
+
+    deadline: float | None = None
+    programs: int | None = None
+
+    def spent(self, judged: int) -> bool:
+        """Whether nothing more may be judged."""
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        return late or (self.programs is not None and judged >= self.programs)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finding that fails a target: what was found, the reduced program, and where the case is."""
+
+    finding: Finding
+    program: Program
+    path: Path
+
+
+@dataclass
+class Result:
+    """What one target found: the distinct findings that fail it, how many more were like them."""
+
+    tally: Tally
+    found: list[Found] = field(default_factory=list)
+    repeated: int = 0
+
+
+def fuzz(
+    strategy: SearchStrategy[Program],
+    judge: Judge,
+    findings: Findings,
+    budget: Budget,
+    seed: int,
+    name: str,
+) -> Result:
+    """Draws and judges programs until the budget is spent. Same seed and name, same programs.
+
+    Raises:
+        SandboxError: no child can be started to judge in.
+    """
+    result = Result(Tally(name))
+
+    def each(program: Program) -> None:
+        if budget.spent(result.tally.judged):
+            raise _Spent
+        if not judge.known(program):
+            _judge_one(program, judge, findings, result)
+
+    try:
+        with contextlib.suppress(_Spent):
+            _draw(strategy, each, seed, name)
+    finally:
+        findings.finished()
+        findings.tally(result.tally)
+    return result
+
+
+def drawn(strategy: SearchStrategy[Program], count: int, seed: int, name: str) -> list[Program]:
+    """The first ``count`` distinct programs that ``fuzz`` would judge with this seed and name."""
+    programs: dict[Program, None] = {}
+
+    def each(program: Program) -> None:
+        if len(programs) >= count:
+            raise _Spent
+        programs[program] = None
+
+    with contextlib.suppress(_Spent):
+        _draw(strategy, each, seed, name)
+    return list(programs)
+
+
+def _draw(strategy: SearchStrategy[Program], each: Callable[[Program], None], seed: int, name: str) -> None:
+    number = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big")
+
+    @hypothesis.seed(number)
+    @hypothesis.settings(
+        max_examples=ENDLESS,  # The budget ends the run.
+        phases=[hypothesis.Phase.generate],
+        database=None,  # Findings are kept as programs, which outlive a change of the strategies.
+        deadline=None,  # The sandbox limits the time of a program.
+        suppress_health_check=list(hypothesis.HealthCheck),  # Judging is slow, and meant to be.
+        print_blob=False,
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @hypothesis.given(strategy)
+    def run(program: Program) -> None:
+        each(program)
+
+    run()
+
+
+def _judge_one(program: Program, judge: Judge, findings: Findings, result: Result) -> None:
+    findings.running(program, judge.subject)
+    verdict = judge(program)
+    result.tally.add(verdict)
+    for finding in verdict.findings:
+        if finding.attribution == "gap" and judge.subject == "stock":
+            continue  # Gaps are what no fold at all is expected to show; they are counted.
+        if not findings.claim(finding):
+            result.repeated += finding.attribution != "upstream"
+            continue
+        findings.raw(finding, program, judge.subject)
+        found = _reduce(finding, program, judge)
+        path = findings.reduced(found[0], found[1], judge.subject)
+        if finding.attribution == "upstream":
+            continue
+        if path is None:
+            result.repeated += 1
+        else:
+            result.found.append(Found(*found, path))
+
+
+def _reduce(finding: Finding, program: Program, judge: Judge) -> tuple[Finding, Program]:
+    """The smallest program that shows the finding, and the finding as it shows there."""
+    latest = finding
+
+    def shows(candidate: Program) -> bool:
+        nonlocal latest
+        alike = [
+            item
+            for item in judge(candidate, (finding.oracle,)).findings
+            if item.fingerprint == finding.fingerprint
+        ]
+        latest = alike[0] if alike else latest
+        return bool(alike)
+
+    # A reduced upstream finding is worth less time than one that fails the run.
+    seconds = REDUCE_SECONDS / 4 if finding.attribution == "upstream" else REDUCE_SECONDS
+    reduced = reduce(program, shows, seconds)
+    return latest, reduced

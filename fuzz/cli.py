@@ -1,0 +1,120 @@
+"""The command line. Exit status: 0 nothing wrong, 1 a fault was found, 2 bad usage or unreadable input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    help="Differential-testing fuzzer for ExecuTorch's weight-fold pass. To fuzz: pytest -n auto fuzz/",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(soft_wrap=True, highlight=False)
+FAULT, USAGE = 1, 2
+
+SubjectOption = Annotated[
+    str, typer.Option("--subject", help="The fold under test; see `pytest fuzz/ --help`.")
+]
+CaseArgument = Annotated[Path, typer.Argument(help="A case, such as corpus/cases/NAME.json.")]
+
+
+def _refuse(error: Exception | str) -> NoReturn:
+    print(f"foldfuzz: {error}", file=sys.stderr)
+    raise typer.Exit(USAGE)
+
+
+@app.command()
+def replay(
+    cases: Annotated[list[Path], typer.Argument(help="Cases to judge again.")],
+    subject: SubjectOption = "fold",
+) -> None:
+    """Judges cases again, every oracle, and prints what each finds."""
+    from corpus.store import CaseError, load
+    from fuzz.judging import Judge
+    from fuzz.presentation import evidence
+    from fuzz.subjects import SubjectError, resolve
+
+    try:
+        loaded = [(path, load(path)) for path in cases]
+        resolve(subject)
+    except (CaseError, SubjectError) as error:
+        _refuse(error)
+    faults = 0
+    with Judge(subject) as judge:
+        for path, case in loaded:
+            verdict = judge(case.program)
+            faults += bool(verdict.of("fault", "gap") if subject != "stock" else verdict.of("fault"))
+            console.print(f"{path}: {subject}: {verdict.outcome} {verdict.reason}".rstrip(), markup=False)
+            for finding in verdict.findings:
+                console.print(f"  {finding.attribution}", markup=False)
+                console.print("\n".join(evidence(finding)), markup=False)
+    raise typer.Exit(FAULT if faults else 0)
+
+
+@app.command()
+def show(
+    case: CaseArgument,
+    subject: Annotated[
+        str | None, typer.Option("--subject", help="Default: the one that the case convicts.")
+    ] = None,
+) -> None:
+    """Prints a stand-alone script that needs torch, torchao and executorch, and not this project."""
+    from corpus.store import CaseError, load
+    from fuzz.script import script
+    from fuzz.subjects import SubjectError, resolve
+
+    try:
+        loaded = load(case)
+        name = subject or loaded.convicted() or "fold"
+        resolve(name)
+    except (CaseError, SubjectError) as error:
+        _refuse(error)
+    print(script(loaded, name), end="")
+
+
+@app.command()
+def check(
+    model: Annotated[Path, typer.Argument(help="A program saved with torch.export.save.")],
+    subject: SubjectOption = "fold",
+) -> None:
+    """Lowers your own program with and without the fold, runs both, and asks every oracle."""
+    from fuzz.checking import CheckError
+    from fuzz.judging import check_file
+    from fuzz.presentation import check_rows, evidence
+    from fuzz.sandbox import Death
+    from fuzz.subjects import SubjectError, resolve
+
+    try:
+        resolve(subject)
+        checked = check_file(model, subject)
+    except (CheckError, SubjectError) as error:
+        _refuse(error)
+    if isinstance(checked, Death):
+        print(f"the process died in stage {checked.stage}: {checked.cause}, {checked.detail}")
+        print(checked.stderr)
+        raise typer.Exit(FAULT)
+    table = Table(title=str(model), title_justify="left")
+    table.add_column("")
+    for column in checked.columns:
+        table.add_column(column.name, overflow="fold")
+    for row in check_rows(checked.columns):
+        table.add_row(*row)
+    console.print(table)
+    for name in checked.oracles:
+        found = [item for item in checked.verdict.findings if item.oracle == name]
+        console.print(f"{name}: {', '.join(item.attribution for item in found) or 'passes'}", markup=False)
+        for item in found:
+            console.print("\n".join(evidence(item)), markup=False)
+    raise typer.Exit(FAULT if checked.verdict.of("fault") else 0)
+
+
+def main() -> None:
+    """Entry point of the ``foldfuzz`` command."""
+    app()

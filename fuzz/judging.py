@@ -1,0 +1,156 @@
+"""Judging in the sandbox: requests, answers, and what a death of the child means.
+
+``handle`` runs in the child. ``Judge`` is the parent's side: it asks, turns the death of a child into a
+finding, attributes it by asking for stock lowering, and remembers verdicts so that no program is judged
+twice by the same oracles.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fuzz.checking import Check, CheckError, check
+from fuzz.sandbox import Death, Sandbox
+from fuzz.subjects import resolve
+from generators.program import Program
+from oracles.judge import ORACLES, Finding, Verdict, judge_program
+from oracles.warm import warm_up
+
+SECONDS = 120.0
+"""Per program. One lowering takes about a second; a program needs a handful."""
+MEGABYTES = 6000
+"""Resident memory of the child. The libraries alone take about 700 MB."""
+HANDLER = "fuzz.child_judge:handle"
+ALL = tuple(ORACLES)
+
+
+class Request(msgspec.Struct, frozen=True, tag="judge"):
+    """One program, the subject's name, and the oracles to ask."""
+
+    program: Program
+    subject: str
+    oracles: tuple[str, ...] = ALL
+
+
+class CheckRequest(msgspec.Struct, frozen=True, tag="check"):
+    """A saved program to check, and the subject's name."""
+
+    path: str
+    subject: str
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """A request that cannot be answered because of what the user gave: one sentence."""
+
+    reason: str
+
+
+def handle(request: bytes, stage: Callable[[str], None]) -> bytes:
+    """Answers a ``Request`` or a ``CheckRequest`` in the child."""
+    asked = msgspec.json.decode(request, type=Request | CheckRequest)
+    stage("subject")
+    subject = resolve(asked.subject)
+    if isinstance(asked, Request):
+        return msgspec.json.encode(judge_program(asked.program, subject, asked.oracles, stage))
+    try:
+        return msgspec.json.encode(check(Path(asked.path), subject, stage))
+    except CheckError as error:
+        return msgspec.json.encode(Refusal(str(error)))
+
+
+def prepare() -> None:
+    """Makes a child process fit for many programs; runs once, after the imports."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    warm_up()
+
+
+class Judge:
+    """Judges programs under one subject in a sandbox of its own. A context manager; else ``close`` it."""
+
+    def __init__(self, subject: str, *, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
+        self.subject = subject
+        self._sandbox = Sandbox(HANDLER, seconds=seconds, megabytes=megabytes)
+        self._known: dict[tuple[str, str, tuple[str, ...]], Verdict] = {}
+
+    def __call__(self, program: Program, oracles: tuple[str, ...] = ALL) -> Verdict:
+        """The verdict on a valid program.
+
+        Raises:
+            SandboxError: no child can be started.
+        """
+        return self._verdict(program, self.subject, oracles)
+
+    def known(self, program: Program) -> bool:
+        """Whether the program has been judged by all oracles before."""
+        return (program.digest, self.subject, ALL) in self._known
+
+    def _verdict(self, program: Program, subject: str, oracles: tuple[str, ...]) -> Verdict:
+        key = (program.digest, subject, oracles)
+        if key not in self._known:
+            self._known[key] = self._ask(program, subject, oracles)
+        return self._known[key]
+
+    def _ask(self, program: Program, subject: str, oracles: tuple[str, ...]) -> Verdict:
+        answer = self._sandbox.ask(msgspec.json.encode(Request(program, subject, oracles)))
+        if isinstance(answer, bytes):
+            return msgspec.json.decode(answer, type=Verdict)
+        return Verdict("findings", (self._death(program, subject, answer),))
+
+    def _death(self, program: Program, subject: str, death: Death) -> Finding:
+        """A death of the child as a finding of ``lowers``; upstream where stock dies or fails as well."""
+        upstream = subject == "stock" or "(stock)" in death.stage or death.stage.startswith("eager")
+        if not upstream:
+            stock = self._verdict(program, "stock", ("lowers",))
+            upstream = any(finding.oracle == "lowers" for finding in stock.findings)
+        stage = death.stage.split(" (")[0]
+        last = death.stderr.strip().splitlines()[-1:] or [""]
+        return Finding(
+            oracle="lowers",
+            attribution="upstream" if upstream else "fault",
+            rule=ORACLES["lowers"].rule,
+            expected="the program folds, lowers, loads and runs",
+            got=f"the process died in stage {stage}: {death.cause}, {death.detail}. {last[0][:200]}",
+            stage=stage,
+            exception=death.detail if death.cause in ("signal", "exit") else death.cause,
+            trace=death.stderr,
+        )
+
+    def close(self) -> None:
+        """Ends the child."""
+        self._sandbox.close()
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+CHECK_SECONDS = 3600.0
+"""For a whole user's model, which stock lowering may run slowly."""
+CHECK_MEGABYTES = 1_000_000
+"""No limit of ours: the model is as large as it is."""
+
+
+def check_file(path: Path, subject: str) -> Check | Death:
+    """Checks a saved program in a child process, so that a crash of native code is an answer.
+
+    Raises:
+        CheckError: the file cannot be checked.
+        SandboxError: no child can be started.
+    """
+    with Sandbox(HANDLER, seconds=CHECK_SECONDS, megabytes=CHECK_MEGABYTES) as sandbox:
+        answer = sandbox.ask(msgspec.json.encode(CheckRequest(str(path), subject)))
+    if isinstance(answer, Death):
+        return answer
+    decoded = msgspec.json.decode(answer, type=Check | Refusal)
+    if isinstance(decoded, Refusal):
+        raise CheckError(decoded.reason)
+    return decoded

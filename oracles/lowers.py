@@ -1,0 +1,42 @@
+"""Oracle ``lowers``: a fold must not stand between a program and its lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oracles.evidence import Evidence
+from oracles.oracle import Violation
+from oracles.stages import StageFailure
+
+
+class Lowers:
+    """Folds, lowers, loads and runs; where any of that raises, the rule may be broken."""
+
+    name = "lowers"
+    rule = "What stock lowering accepts, loads and runs, the subject's does too."
+    script = """module = _load_for_executorch_from_buffer(pte)
+for name, seed in CALLS:
+    torch.manual_seed(seed)
+    module.run_method(name, INPUTS[name]())
+return False"""
+
+    def check(self, evidence: Evidence) -> Iterator[Violation]:
+        try:
+            if evidence.runs:
+                _ = evidence.outputs
+            else:
+                _ = evidence.lowered
+        except StageFailure as failure:
+            yield Violation(
+                expected="the program folds, lowers, loads and runs",
+                got=f"{failure.exception} in stage {failure.stage}: {_brief(failure.message)}",
+                stage=failure.stage.split(" (")[0],
+                exception=failure.exception,
+                frame=failure.frame,
+                trace=failure.trace,
+            )
+
+
+def _brief(message: str) -> str:
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    return " / ".join(lines[:3])[:300]

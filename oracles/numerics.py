@@ -1,0 +1,25 @@
+"""Oracle ``numerics``: the runtime computes what eager computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oracles.compare import differences
+from oracles.evidence import Evidence
+from oracles.oracle import RUN_AND_COMPARE, Violation
+
+
+class Numerics:
+    """Compares every output of every call that does not depend on a random draw."""
+
+    name = "numerics"
+    rule = "Outputs equal eager on the XNNPACK runtime, for every call."
+    script = RUN_AND_COMPARE
+
+    def check(self, evidence: Evidence) -> Iterator[Violation]:
+        if not evidence.runs:
+            return
+        found = next(differences(evidence), None)
+        # A first difference in a later call, in what depends on state, is for ``mutation`` to report.
+        if found is not None and not found.stateful:
+            yield Violation(found.expected, found.got, repr(found.goal))

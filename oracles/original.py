@@ -1,0 +1,315 @@
+"""The original: a program before any fold, as everything that the oracles compare with.
+
+There are two kinds: one built from a ``Program``, of which the facts and the twin are known, and one that a
+user exported, of which they are not.
+"""
+
+from __future__ import annotations
+
+import copy
+import linecache
+import operator
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from generators.facts import RANDOM, STATE, Facts, facts_of
+from generators.program import Program
+from generators.render import render
+from generators.twin import Twin, twin_of
+from oracles import graph
+from oracles.lowering import Outputs, Report, clone
+from oracles.stages import artefact, stage
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+Call = tuple[str, Inputs]
+
+
+class Original(ABC):
+    """A program before any fold. Artefacts are computed once; exported programs are handed out as copies."""
+
+    facts: Facts | None
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    @property
+    @abstractmethod
+    def calls(self) -> list[Call]:
+        """The calls it is judged on: method, and its positional and keyword inputs."""
+
+    @abstractmethod
+    def exported(self) -> dict[str, ExportedProgram]:
+        """A fresh copy of the exported program of each method."""
+
+    @property
+    @abstractmethod
+    def eager(self) -> Outputs:
+        """Outputs of each call in float32, outside ExecuTorch; state persists from call to call."""
+
+    @property
+    @abstractmethod
+    def reference(self) -> Outputs:
+        """Outputs of each call that numerics are measured from: float64, or eager where quantized."""
+
+    @abstractmethod
+    def random_outputs(self, method: str) -> frozenset[int]:
+        """Positions of the outputs of ``method`` that depend on a random draw."""
+
+    @abstractmethod
+    def stateful_outputs(self, method: str) -> frozenset[int]:
+        """Positions of the outputs of ``method`` that depend on state which a call writes."""
+
+    @property
+    @abstractmethod
+    def written(self) -> Mapping[str, frozenset[str]]:
+        """Names of the buffers and inputs that each method writes."""
+
+    @abstractmethod
+    def twin(self) -> dict[str, ExportedProgram] | None:
+        """The exported twin: every must-fold weight folded by hand. None where it is not known."""
+
+    @property
+    @abstractmethod
+    def reductions(self) -> int:
+        """Sum of the lengths of all reductions, and one for every other op: scales rounding errors."""
+
+    @artefact
+    def functional(self) -> dict[str, ExportedProgram]:
+        """The exported programs, functionalized and not decomposed."""
+        with stage("functionalize", self.report):
+            return {name: program.run_decompositions({}) for name, program in self.exported().items()}
+
+    @artefact
+    def quantization_ops(self) -> Counter[str]:
+        """The quantized_decomposed and torchao ops of the program."""
+        total: Counter[str] = Counter()
+        for program in self.functional.values():
+            total += graph.quantization_ops(graph.ops(program))
+        return total
+
+
+def load_source(source: str, name: str) -> dict[str, Any]:
+    """Executes rendered source and returns its globals; tracebacks and inspect see the text."""
+    filename = f"<program {name}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    namespace: dict[str, Any] = {"__name__": "program"}
+    exec(compile(source, filename, "exec"), namespace)  # vocabulary code only: see ``validate``
+    return namespace
+
+
+def export(model: Any, methods: Mapping[str, tuple[Any, ...]]) -> dict[str, ExportedProgram]:
+    """Exports methods of one module, each with its example inputs, so that they share their tensors."""
+    programs = {}
+    for name, inputs in methods.items():
+        if name != "forward":
+            model.forward = getattr(model, name)
+        with torch.no_grad():
+            programs[name] = torch.export.export(model, inputs)
+    return programs
+
+
+class _Double(TorchFunctionMode):
+    """Reads an explicit float32 as float64, so that a cast does not round the reference."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        args, kwargs = pytree.tree_map(
+            lambda item: torch.float64 if item is torch.float32 else item, (args, kwargs or {})
+        )
+        return func(*args, **kwargs)
+
+
+class ProgramOriginal(Original):
+    """The original of a valid ``Program``: built by executing its rendered source."""
+
+    def __init__(self, program: Program, report: Report) -> None:
+        super().__init__(report)
+        self.program = program
+        self.facts: Facts = facts_of(program)
+        self.source = render(program)
+        self._namespace = load_source(self.source, program.digest)
+
+    def _inputs(self, method: str, seed: int) -> tuple[Any, ...]:
+        torch.manual_seed(seed)
+        return self._namespace["INPUTS"][method]()
+
+    @artefact
+    def calls(self) -> list[Call]:
+        return [(call.method, (self._inputs(call.method, call.seed), {})) for call in self.program.calls]
+
+    @artefact
+    def _pristine(self) -> dict[str, ExportedProgram]:
+        with stage("export", self.report):
+            examples = {m.name: self._inputs(m.name, 0) for m in self.program.methods}
+            return export(self._namespace["build"](), examples)
+
+    def exported(self) -> dict[str, ExportedProgram]:
+        return {name: copy.deepcopy(program) for name, program in self._pristine.items()}
+
+    def _call(self, model: Any, convert: Callable[[Any], Any]) -> Outputs:
+        outputs = []
+        with torch.no_grad():
+            for method, (inputs, _) in self.calls:
+                args = [convert(clone(item)) for item in inputs]
+                results = getattr(model, method)(*args)
+                outputs.append([clone(item) for item in pytree.tree_leaves(results)])
+        return outputs
+
+    @artefact
+    def eager(self) -> Outputs:
+        with stage("eager", self.report):
+            return self._call(self._namespace["build"](), lambda item: item)
+
+    @artefact
+    def reference(self) -> Outputs:
+        if self.facts.quantized:
+            return self.eager
+        with stage("eager in float64", self.report):
+            model = self._namespace["build"]().double()
+            torch.set_default_dtype(torch.float64)
+            try:
+                with _Double():
+                    return self._call(model, _double)
+            finally:
+                torch.set_default_dtype(torch.float32)
+
+    def random_outputs(self, method: str) -> frozenset[int]:
+        return self._labelled(method, RANDOM)
+
+    def stateful_outputs(self, method: str) -> frozenset[int]:
+        return self._labelled(method, STATE)
+
+    def _labelled(self, method: str, label: str) -> frozenset[int]:
+        outputs = self.facts.outputs[method]
+        return frozenset(i for i, value in enumerate(outputs) if label in value.labels)
+
+    @property
+    def written(self) -> Mapping[str, frozenset[str]]:
+        return self.facts.written
+
+    @property
+    def reductions(self) -> int:
+        return self.facts.reductions
+
+    def twin(self) -> dict[str, ExportedProgram] | None:
+        twin = twin_of(self.program, self.facts)
+        if twin is None:
+            return self.exported()
+        with stage("build (twin)", self.report), torch.no_grad():
+            values = self._folded_values(twin)
+            namespace = load_source(render(twin.program), "twin")
+            torch.manual_seed(0)
+            model = namespace["Model"]().eval()
+            for name, tensor in _tensors(model).items():
+                tensor.copy_(values[name])
+            model = namespace.get("quantize", lambda same: same)(model)
+        with stage("export (twin)", self.report):
+            return export(model, {m.name: self._inputs(m.name, 0) for m in self.program.methods})
+
+    def _folded_values(self, twin: Twin) -> dict[str, torch.Tensor]:
+        """Values of the twin's tensors: the original's own, and what its must-fold weights compute."""
+        torch.manual_seed(0)
+        original = self._namespace["Model"]().eval()
+        values = _tensors(original)
+        for name, attribute in twin.attributes.items():
+            values[name] = operator.attrgetter(attribute)(original).clone()
+        if twin.probe is not None:
+            torch.manual_seed(0)
+            probe = load_source(render(twin.probe), "probe")["Model"]().eval()
+            for method, names in twin.probed.items():
+                results = getattr(probe, method)(*self._inputs(method, 0))
+                values |= dict(zip(names, pytree.tree_leaves(results), strict=True))
+        return values
+
+
+def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _double(value: Any) -> Any:
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.double() if floating else value
+
+
+class ExportedOriginal(Original):
+    """The original of a program that a user saved, called with its example inputs.
+
+    One that writes state is called three times, so that what a call leaves behind is seen.
+    """
+
+    facts = None
+
+    def __init__(self, program: ExportedProgram, report: Report) -> None:
+        super().__init__(report)
+        if program.example_inputs is None:
+            raise ValueError("expected an exported program with example inputs, got one without")
+        self._program = program
+        args, kwargs = program.example_inputs
+        self._inputs: Inputs = (tuple(args), dict(kwargs))
+
+    @property
+    def calls(self) -> list[Call]:
+        calls = 3 if any(self.written.values()) else 1
+        return [("forward", self._inputs)] * calls
+
+    def exported(self) -> dict[str, ExportedProgram]:
+        return {"forward": copy.deepcopy(self._program)}
+
+    def _call(self, seed: int) -> Outputs:
+        model = copy.deepcopy(self._program).module()
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            calls = [pytree.tree_map(clone, inputs) for _, inputs in self.calls]
+            return [[clone(x) for x in pytree.tree_leaves(model(*a, **k))] for a, k in calls]
+
+    @artefact
+    def eager(self) -> Outputs:
+        with stage("eager", self.report):
+            return self._call(0)
+
+    @property
+    def reference(self) -> Outputs:
+        return self.eager
+
+    @artefact
+    def _again(self) -> Outputs:
+        with stage("eager", self.report):
+            return self._call(1)
+
+    def random_outputs(self, method: str) -> frozenset[int]:
+        """The outputs that another seed changes."""
+        return frozenset(
+            i
+            for first, second in zip(self.eager, self._again, strict=True)
+            for i, (a, b) in enumerate(zip(first, second, strict=True))
+            if isinstance(a, torch.Tensor) and not torch.equal(a, b)
+        )
+
+    def stateful_outputs(self, method: str) -> frozenset[int]:
+        """The outputs that change from call to call although the inputs do not."""
+        first = self.eager[0]
+        return frozenset(
+            i
+            for later in self.eager[1:]
+            for i, (a, b) in enumerate(zip(first, later, strict=True))
+            if isinstance(a, torch.Tensor) and not torch.equal(a, b)
+        )
+
+    @property
+    def written(self) -> Mapping[str, frozenset[str]]:
+        return {name: graph.mutated(program) for name, program in self.functional.items()}
+
+    def twin(self) -> None:
+        return None
+
+    @property
+    def reductions(self) -> int:
+        return sum(graph.reductions(program) for program in self.functional.values())

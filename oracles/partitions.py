@@ -1,0 +1,53 @@
+"""Oracle ``partitions``: the twin is the goal, stock lowering is the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oracles.evidence import Evidence
+from oracles.lowering import Partitions as Count
+from oracles.oracle import Violation
+from oracles.stages import StageFailure
+
+
+class Partitions:
+    """Compares delegates and ops left outside with the hand-folded twin, and with no fold at all."""
+
+    name = "partitions"
+    rule = (
+        "Delegates and ops left outside equal those of the hand-folded twin, "
+        "and are never worse than stock's."
+    )
+    script = """calls = [n for name in programs for n in manager.exported_program(name).graph.nodes]
+names = [str(getattr(n.target, "_op", n.target)) for n in calls if n.op == "call_function"]
+outside = sorted(n for n in names if "getitem" not in n and "delegate" not in n)
+count = sum("delegate" in n for n in names)
+print(count, "delegate(s), outside:", outside, "expected:", *{goal})
+return (count, outside) != {goal}"""
+
+    def check(self, evidence: Evidence) -> Iterator[Violation]:
+        goal = self._goal(evidence)
+        got = evidence.partitions
+        if goal is not None and not worse(got, goal):
+            return
+        floor = evidence.stock.partitions
+        if worse(got, floor):
+            yield Violation(f"not worse than without a fold: {floor}", str(got), floor.goal)
+        elif goal is not None:
+            names = [weight.name for weight in evidence.original.facts.must_fold()]  # type: ignore[union-attr]
+            left = f" (weights that must fold: {', '.join(dict.fromkeys(names))})"
+            yield Violation(f"as the hand-folded twin: {goal}{left}", str(got), goal.goal, gap=True)
+
+    def _goal(self, evidence: Evidence) -> Count | None:
+        _ = evidence.lowered  # First, so that a twin of equal structure is not lowered again.
+        try:
+            return evidence.goal
+        except StageFailure:
+            return None  # Stock lowering does not take the twin; the floor still holds.
+
+
+def worse(got: Count, than: Count) -> bool:
+    """Whether ``got`` leaves ops outside that ``than`` does not, or splits into more delegates for nothing."""
+    if got.outside - than.outside:
+        return True
+    return got.delegates > than.delegates and not than.outside - got.outside

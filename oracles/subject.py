@@ -1,0 +1,36 @@
+"""The subject: a fold under test, reduced to what the harness needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A name and a way to make a fresh partitioner, whose ``transform_for_pre_decomposition`` is the fold."""
+
+    name: str
+    partitioner: Callable[[], Any]
+
+
+def identity(exported_program: Any) -> Any:
+    """The hook that does nothing."""
+    return exported_program
+
+
+def without_fold(subject: Subject) -> Subject:
+    """The subject's own partitioner with its fold taken out: what attribution compares with."""
+
+    def partitioner() -> Any:
+        made = subject.partitioner()
+        made.transform_for_pre_decomposition = identity
+        return made
+
+    return Subject("stock", partitioner)
+
+
+STOCK = without_fold(Subject("stock", XnnpackPartitioner))
