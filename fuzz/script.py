@@ -1,113 +1,152 @@
-"""The stand-alone script of a case: shows the failure with torch, torchao and executorch alone."""
+"""The stand-alone script of a case: shows the failure with torch, torchao and executorch alone.
+
+The program's own source, then the subject as ``Partitioner``, then the check of the oracle that fired.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
-import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import fold
 from corpus.store import Case, Expectation
 from fuzz import published
+from generators.facts import facts_of
+from generators.program import Program
 from generators.render import render
 from oracles.judge import ORACLES
 
-XNNPACK = "from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner"
-EXPORT = """model, programs = build(), {}
-with torch.no_grad():
-    for name, inputs in INPUTS.items():
-        model.forward = getattr(model, name)
-        programs[name] = torch.export.export(model, inputs())"""
-LOWER = """manager = to_edge_transform_and_lower(programs, partitioner=[Partitioner()])"""
-SERIALIZE = """config = ExecutorchBackendConfig(passes=[InitializedMutableBufferPass([""])])
-pte = manager.to_executorch(config).buffer"""
+IMPORTS = {
+    "XnnpackPartitioner": "from executorch.backends.xnnpack.partition.xnnpack_partitioner "
+    "import XnnpackPartitioner",
+    "ExecutorchBackendConfig": "from executorch.exir import ExecutorchBackendConfig",
+    "to_edge_transform_and_lower": "from executorch.exir import to_edge_transform_and_lower",
+    "constant_prop_pass": "from executorch.exir.passes.constant_prop_pass import constant_prop_pass",
+    "InitializedMutableBufferPass": "from executorch.exir.passes.init_mutable_pass "
+    "import InitializedMutableBufferPass",
+    "_load_for_executorch_from_buffer": "from executorch.extension.pybindings.portable_lib "
+    "import _load_for_executorch_from_buffer",
+}
+"""What a script imports, by the name that asks for it."""
+
+BEFORE_SERIALIZE = ("fold", "functionalize", "lower")
 
 
 def script(case: Case, subject: str) -> str:
     """Source of a script that exits with 1 where the failure shows, and with 0 where it does not.
 
-    ``subject`` is one that the case expects something of; for another one the outputs are compared.
+    Where the case expects nothing of ``subject`` but to pass, the first output is compared.
     """
     expected = case.expect.get(subject, Expectation("passes"))
-    oracle = ORACLES[expected.verdict.split()[0]] if " " in expected.verdict else ORACLES["numerics"]
-    goal = expected.goal if expected.goal != "None" else "(0, 0, 1e-3)"
-    check = oracle.script.replace("{{}}", "{}").replace("{goal}", goal)
-    early = expected.stage in ("fold", "lower", "functionalize")
-    if oracle.name == "lowers" and early:
-        check = "return False"
-    body = [EXPORT]
-    if oracle.name != "quantization":
-        body.append(LOWER)
-    if "pte" in check or expected.stage == "serialize":
-        body.append(SERIALIZE)
-    main = "\n".join([*body, check])
-    return "\n\n".join(
+    name = expected.verdict.split()[0] if " " in expected.verdict else "numerics"
+    body = "\n\n".join(
         [
-            f"# {case.about}\n# Rule: {oracle.rule}\n{_imports(main, subject)}",
-            _model(case),
-            _partitioner(subject),
-            "def main():\n" + "\n".join("    " + line for line in main.splitlines()),
-            'if __name__ == "__main__":\n    sys.exit(main())\n',
+            *([part] if (part := _partitioner(subject)) else []),
+            "\n".join(_main(case.program, name, expected)),
         ]
     )
+    source = render(case.program)
+    imports = [line for name, line in IMPORTS.items() if name in body]
+    if facts_of(case.program).quantized:
+        imports.append("import executorch.kernels.quantized  # adds kernels to the runtime")
+    header = f"# {case.about}: {ORACLES[name].rule}"
+    return "\n".join([header, *imports, source, body, ""])
 
 
-def _model(case: Case) -> str:
-    return render(case.program).strip()
+def _main(program: Program, oracle: str, expected: Expectation) -> Iterator[str]:
+    """Exports and lowers, then runs and compares as far as the oracle needs it."""
+    names = [method.name for method in program.methods]
+    if len(names) == 1:
+        yield "with torch.no_grad():"
+        yield f'    programs = {{"{names[0]}": torch.export.export(build(), INPUTS["{names[0]}"]())}}'
+    else:
+        yield "model, programs = build(), {}"
+        yield "for name, inputs in INPUTS.items():"
+        yield "    model.forward = getattr(model, name)"
+        yield "    with torch.no_grad():"
+        yield "        programs[name] = torch.export.export(model, inputs())"
+    lower = "to_edge_transform_and_lower(programs, partitioner=[Partitioner()])"
+    goal = ast.literal_eval(expected.goal)
+    if oracle == "lowers" and expected.stage in BEFORE_SERIALIZE:
+        yield lower
+    elif oracle == "lowers" or ORACLES[oracle].script == "" or (isinstance(goal, tuple) and len(goal) == 3):
+        yield from _run(program, lower, oracle == "lowers", goal or (0, 0, 1e-3))
+    else:
+        if oracle != "quantization":
+            yield f"edge = {lower}"
+        yield ORACLES[oracle].script.replace("{goal}", expected.goal)
 
 
-def _imports(main: str, subject: str) -> str:
-    lines = ["import sys"]
-    if subject in ("stock", "installed"):
-        lines.append(XNNPACK + " as Partitioner")
-    names = [name for name in ("ExecutorchBackendConfig", "to_edge_transform_and_lower") if name in main]
-    if names:
-        lines.append(f"from executorch.exir import {', '.join(names)}")
-    if "InitializedMutableBufferPass" in main:
-        lines.append("from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass")
-    if "_load_for_executorch_from_buffer" in main:
-        lines.append("import executorch.kernels.quantized")
-        lines.append(
-            "from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer"
-        )
-    return "\n".join(lines)
+def _run(program: Program, lower: str, only: bool, goal: tuple[int, int, float]) -> Iterator[str]:
+    """Runs the calls on the runtime and, unless ``only`` that is wanted, compares one output of one call."""
+    call, output, allowed = goal
+    written = any(facts_of(program).written.values())
+    # Without the pass the initial value of a written buffer is not in the file.
+    config = 'ExecutorchBackendConfig(passes=[InitializedMutableBufferPass([""])])' if written else ""
+    yield f"manager = {lower}.to_executorch({config})"
+    yield "module = _load_for_executorch_from_buffer(manager.buffer)"
+    calls = program.calls if only else program.calls[: call + 1]
+    indent, method, model = "", f'"{calls[0].method}"', "build()"
+    if len(calls) > 1:
+        yield "model = build()"
+        yield f"for method, seed in CALLS[:{len(calls)}]:"
+        indent, method, model = "    ", "method", "model"
+    yield f"{indent}torch.manual_seed({'seed' if indent else calls[0].seed})"
+    yield f"{indent}inputs = INPUTS[{method}]()"
+    if not only:
+        eager = f"getattr({model}, {method})" if indent else f"{model}.{calls[0].method}"
+        copies = "*[item.clone() for item in inputs]" if written else "*inputs"
+        if written:
+            yield f"{indent}with torch.no_grad():"
+        yield f"{indent}{'    ' if written else ''}expected = {eager}({copies})"
+    got = "" if only else "got = "
+    yield f"{indent}{got}module.run_method({method}, inputs)"
+    if not only:
+        outputs = next(m.outputs for m in program.methods if m.name == calls[-1].method)
+        wanted = "expected" if len(outputs) == 1 else f"expected[{output}]"
+        yield f"off = (got[{output}] - {wanted}).abs().max().item()"
+        text = f"off by {{off}}, where rounding explains {allowed:.2g}"
+        yield f'raise SystemExit(0 if off <= {allowed:.2g} else f"{text}")'
 
 
 def _partitioner(subject: str) -> str:
     """Source that defines ``Partitioner``, the subject."""
     if subject == "stock":
-        return "Partitioner.transform_for_pre_decomposition = lambda self, program: program"
+        return (
+            "class Partitioner(XnnpackPartitioner):\n"
+            "    def transform_for_pre_decomposition(self, program):\n"
+            "        return program  # no fold"
+        )
     if subject == "installed":
-        return ""
+        return "Partitioner = XnnpackPartitioner"
     if subject == "fold":
         return _embedded_fold()
-    if subject.startswith("constant-prop"):
-        return _published(subject)
+    published_forms = {
+        "constant-prop": published.ConstantProp,
+        "constant-prop-unfunctionalized": published.ConstantPropUnfunctionalized,
+    }
+    if subject in published_forms:
+        kind = published_forms[subject]
+        source = inspect.getsource(kind).replace(f"class {kind.__name__}(", "class Partitioner(").strip()
+        return f"SKIPPED = {published.SKIPPED}\n{source}"
     module, _, attribute = subject.partition(":")
     return f"from {module} import {attribute.split('.')[0]}\n\nPartitioner = {attribute}"
-
-
-def _published(subject: str) -> str:
-    """The published fold with only the class that is wanted, under the name ``Partitioner``."""
-    source = inspect.getsource(published)
-    source = source[source.index("from executorch") :]
-    name, other = "ConstantProp", "ConstantPropUnfunctionalized"
-    if subject.endswith("unfunctionalized"):
-        name, other = other, name
-    source = re.sub(rf"class {other}\(.*?(?=\n\n\n)", "", source, flags=re.DOTALL)
-    source = source.replace(f"class {name}(", "class Partitioner(")
-    return re.sub(r"\n{2,}", "\n\n", source).strip()
 
 
 def _embedded_fold() -> str:
     """The fold's own modules as text, so that the script needs no installation of this project."""
     folder = Path(fold.__file__).parent
     sources = {
-        f"fold.{path.stem}" if path.stem != "__init__" else "fold": path.read_text()
+        "fold" if path.stem == "__init__" else f"fold.{path.stem}": path.read_text()
         for path in sorted(folder.glob("*.py"))
     }
     listed = "\n".join(f"    {name!r}: {text!r}," for name, text in sources.items())
-    return f"""import importlib.abc, importlib.util
+    return f"""import importlib.abc
+import importlib.util
+import sys
+
 SOURCES = {{  # the fold under test, as it was when this script was written
 {listed}
 }}

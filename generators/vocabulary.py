@@ -216,4 +216,4 @@ def dim_of(shape: tuple[int, ...], attrs: Attributes, name: str = "dim") -> int:
 
 def with_dim(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
     """``shape`` with dimension ``dim`` set to ``size``."""
-    return shape[:dim] + (size,) + shape[dim + 1 :]
+    return (*shape[:dim], size, *shape[dim + 1 :])

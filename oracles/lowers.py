@@ -14,18 +14,11 @@ class Lowers:
 
     name = "lowers"
     rule = "What stock lowering accepts, loads and runs, the subject's does too."
-    script = """module = _load_for_executorch_from_buffer(pte)
-for name, seed in CALLS:
-    torch.manual_seed(seed)
-    module.run_method(name, INPUTS[name]())
-return False"""
+    script = ""
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:
         try:
-            if evidence.runs:
-                _ = evidence.outputs
-            else:
-                _ = evidence.lowered
+            _ = evidence.outputs if evidence.runs else evidence.lowered
         except StageFailure as failure:
             yield Violation(
                 expected="the program folds, lowers, loads and runs",

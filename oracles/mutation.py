@@ -17,14 +17,14 @@ class Mutation:
         "The mutated buffers and inputs in the signature are those that the program writes, "
         "and state follows eager call after call."
     )
-    script = """written = [
+    script = """written = sorted(
     str(spec.target)
     for name in programs
-    for spec in manager.exported_program(name).graph_signature.output_specs
+    for spec in edge.exported_program(name).graph_signature.output_specs
     if "MUTATION" in spec.kind.name
-]
-print("written:", sorted(written), "expected:", {goal})
-return sorted(written) != {goal}"""
+)
+print("written:", written, "expected:", {goal})
+raise SystemExit(written != {goal})"""
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:
         for method, expected in evidence.original.written.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from oracles.compare import differences
 from oracles.evidence import Evidence
-from oracles.oracle import RUN_AND_COMPARE, Violation
+from oracles.oracle import Violation
 
 
 class Numerics:
@@ -14,7 +14,7 @@ class Numerics:
 
     name = "numerics"
     rule = "Outputs equal eager on the XNNPACK runtime, for every call."
-    script = RUN_AND_COMPARE
+    script = ""
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:
         if not evidence.runs:

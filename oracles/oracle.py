@@ -8,19 +8,6 @@ from typing import Protocol
 
 from oracles.evidence import Evidence
 
-RUN_AND_COMPARE = """module = _load_for_executorch_from_buffer(pte)
-model, call, output, allowed = build(), *{goal}
-for name, seed in CALLS[: call + 1]:
-    torch.manual_seed(seed)
-    inputs = INPUTS[name]()
-    expected = getattr(model, name)(*[item.clone() for item in inputs])
-    got = module.run_method(name, inputs)
-expected = (expected if isinstance(expected, (tuple, list)) else (expected,))[output]
-off = (got[output] - expected).abs().max().item()
-print(f"call {call}, output {output}: off by {off}, allowed {allowed}")
-return not off <= allowed"""
-"""The check of a stand-alone script that runs the calls and compares one output of one of them."""
-
 
 @dataclass(frozen=True)
 class Violation:
@@ -42,7 +29,11 @@ class Violation:
 
 
 class Oracle(Protocol):
-    """A rule and its check. ``script`` is the check as the stand-alone script of a bug report does it."""
+    """A rule and its check.
+
+    ``script`` is the check as the stand-alone script of a bug report does it, over ``programs`` (exported, by
+    method), ``edge`` (lowered) and ``Partitioner``; empty where running and comparing is all there is to it.
+    """
 
     name: str
     rule: str

@@ -18,12 +18,12 @@ class Partitions:
         "Delegates and ops left outside equal those of the hand-folded twin, "
         "and are never worse than stock's."
     )
-    script = """calls = [n for name in programs for n in manager.exported_program(name).graph.nodes]
-names = [str(getattr(n.target, "_op", n.target)) for n in calls if n.op == "call_function"]
-outside = sorted(n for n in names if "getitem" not in n and "delegate" not in n)
-count = sum("delegate" in n for n in names)
-print(count, "delegate(s), outside:", outside, "expected:", *{goal})
-return (count, outside) != {goal}"""
+    script = """nodes = [n for name in programs for n in edge.exported_program(name).graph.nodes]
+ops = [str(getattr(n.target, "_op", n.target)) for n in nodes if n.op == "call_function"]
+outside = sorted(op for op in ops if "delegate" not in op and "getitem" not in op)
+got = (sum("delegate" in op for op in ops), outside)
+print("delegates and ops outside:", *got, "expected:", *{goal})
+raise SystemExit(got != {goal})"""
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:
         goal = self._goal(evidence)
@@ -47,7 +47,7 @@ return (count, outside) != {goal}"""
 
 
 def worse(got: Count, than: Count) -> bool:
-    """Whether ``got`` leaves ops outside that ``than`` does not, or splits into more delegates for nothing."""
+    """Whether ``got`` leaves ops outside that ``than`` does not, or has more delegates for nothing."""
     if got.outside - than.outside:
         return True
     return got.delegates > than.delegates and not than.outside - got.outside
