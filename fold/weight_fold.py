@@ -93,7 +93,9 @@ class WeightFold(ConstantAnalysis):
         """
         weights: dict[Node, ComputedWeight] = {}
         for gemm in self.functional.graph.nodes:
-            for index, value in [] if gemm in self.constants else stored_operands(gemm):
+            if gemm in self.constants:
+                continue
+            for index, value in stored_operands(gemm):
                 node = self.constants.get(value)
                 if node is not None and value.op != "placeholder" and self.leaves(value):
                     weights.setdefault(node, ComputedWeight(node)).uses.append((gemm, index))
@@ -105,6 +107,13 @@ class WeightFold(ConstantAnalysis):
         Weights that share a source are judged together, as only together they may free it; if
         they do not pay together, those that pay on their own are kept.
         """
+        chosen: list[ComputedWeight] = []
+        for group in self.groups(weights):
+            chosen += group if self.pays(group) else [w for w in group if self.pays([w])]
+        return chosen
+
+    def groups(self, weights: list[ComputedWeight]) -> list[list[ComputedWeight]]:
+        """Return ``weights``, those together that share a source, directly or through others."""
         groups: list[tuple[set[Node], list[ComputedWeight]]] = []
         for weight in weights:
             shared = {node for node in self.expanded([weight]) if node.op == "placeholder"}
@@ -115,10 +124,7 @@ class WeightFold(ConstantAnalysis):
                 else:
                     shared, members = shared | sources, others + members
             groups = [*apart, (shared, members)]
-        chosen: list[ComputedWeight] = []
-        for _, group in groups:
-            chosen += group if self.pays(group) else [w for w in group if self.pays([w])]
-        return chosen
+        return [members for _, members in groups]
 
     def expanded(self, weights: list[ComputedWeight]) -> set[Node]:
         """Return all nodes that compute ``weights``, at every one of their uses."""
@@ -243,15 +249,11 @@ class WeightFold(ConstantAnalysis):
         )
 
     def principal(self, weight: ComputedWeight) -> Source:
-        """Return the source that ``weight`` takes its name, kind and tags from.
+        """Return the source that ``weight`` takes its name, kind and tags from: the largest.
 
-        That is the largest one; among equals a parameter, before the mask that it meets.
+        Among equals that is the first, a parameter before the buffer that masks it.
         """
-
-        def rank(source: Source) -> tuple[int, bool]:
-            return source.tensor.numel(), source.spec.kind is InputKind.PARAMETER
-
-        return max(self.leaves(weight.node), key=rank)
+        return max(self.leaves(weight.node), key=lambda source: source.tensor.numel())
 
     def register(self, weight: ComputedWeight, value: torch.Tensor) -> Node:
         """Add ``value`` to the program, as what its principal source is, and return its node.

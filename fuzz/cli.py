@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fuzz import quiet  # noqa: F401 - before the libraries are imported
+
 app = typer.Typer(
     help="Differential-testing fuzzer for ExecuTorch's weight-fold pass. To fuzz: pytest -n auto fuzz/",
     no_args_is_help=True,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fuzz import quiet  # noqa: F401 - before the libraries are imported
 from fuzz.campaign import Budget, fuzz
 from fuzz.findings import Findings
 from fuzz.judging import Judge

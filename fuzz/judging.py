@@ -7,8 +7,6 @@ twice by the same oracles.
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from fuzz.sandbox import Death, Sandbox
 from fuzz.subjects import resolve
 from generators.program import Program
 from oracles.judge import ORACLES, Finding, Verdict, judge_program
-from oracles.warm import warm_up
 
 SECONDS = 120.0
 """Per program. One lowering takes about a second; a program needs a handful."""
@@ -62,13 +59,6 @@ def handle(request: bytes, stage: Callable[[str], None]) -> bytes:
         return msgspec.json.encode(check(Path(asked.path), subject, stage))
     except CheckError as error:
         return msgspec.json.encode(Refusal(str(error)))
-
-
-def prepare() -> None:
-    """Makes a child process fit for many programs; runs once, after the imports."""
-    warnings.simplefilter("ignore")
-    logging.disable(logging.ERROR)
-    warm_up()
 
 
 class Judge:

@@ -253,14 +253,14 @@ def _plainer(value: object) -> list[bool | int]:
 
 PASSES: tuple[Pass, ...] = (
     one_output,
-    earlier_output,
+    fewer_methods,
     fewer_calls,
     read_input,
+    earlier_output,
+    no_quantization,
     drop_step,
     read_parameter,
-    fewer_methods,
     fewer_parametrizations,
-    no_quantization,
     fewer_arguments,
     plain_attributes,
 )

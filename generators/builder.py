@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from generators.members import MEMBERS, Shape, of_kind
+from generators.members import MEMBERS, Member, Shape, of_kind
 from generators.program import Call, Input, Layer, Method, Parametrization, Program, Step, Tensor
 from generators.vocabulary import LAYERS, OPS, Type
 
@@ -119,12 +119,20 @@ class Builder:
         """A value of ``shape`` from the members that may make weights, at most ``depth`` deep."""
         plain = MEMBERS["parameter"]
         fits = [
-            member for member in of_kind("weight") if member.name in self.members and member.admits(shape)
+            member
+            for member in of_kind("weight")
+            if member.name in self.members and member.admits(shape) and self._lowers(member)
         ]
         if depth <= 0 or not fits:
             return plain.draw(self, shape, 0)
         member = self.pick([plain, *fits])
         return member.draw(self, shape, depth - 1)
+
+    def _lowers(self, member: Member) -> bool:
+        """PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a
+        matmul; the kernel of that op aborts the process."""
+        pt2e = self.quantization is not None and self.quantization.startswith("pt2e")
+        return not pt2e or not (member.family in ("mutations", "randomness") or member.name == "lora")
 
     def block(self, activation: str) -> str:
         """Steps of one member that take and give an activation."""

@@ -176,6 +176,7 @@ for kind in (
         "parametrizations.orthogonal(self.{layer}, '{target}', orthogonal_map='householder')",
         lambda shape: 2 * math.prod(shape),
         admits=lambda shape: len(shape) == 2,
+        first=True,
     ),
     _own("scale", "A user's: times a scalar parameter.", SCALE, "Scale()", 1),
     _own(

@@ -24,7 +24,9 @@ SHAPES = ((2, 4), (2, 4, 6), (1, 4, 5, 5))
 GROUP = 32
 MAX_BLOCKS = 5
 CALLS = 3
-THIRD = (True, False, False)
+HALF = (True, False)
+OFTEN = 4
+"""PT2E exports, calibrates and converts: such a program costs several times any other."""
 
 
 def members_of(families: Iterable[str]) -> list[str]:
@@ -47,7 +49,8 @@ def programs(draw: Any, families: tuple[str, ...] = FAMILIES) -> Program:
     members = frozenset(name for name, on in flags.items() if on) | set(members_of([CONSUMERS]))
     b = Builder(draw, members)
     flows = [member for member in of_kind("whole") if member.name in members]
-    if flows and not b.pick(THIRD):
+    flows = [member for member in flows for _ in range(1 if member.name.startswith("pt2e") else OFTEN)]
+    if flows and not b.pick(HALF):
         b.pick(flows).draw(b)
     shape: Shape = b.pick(SHAPES)
     if b.quantization and b.quantization.startswith("torchao"):

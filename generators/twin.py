@@ -39,10 +39,8 @@ class Twin:
     attributes: dict[str, str]
 
 
-def twin_of(program: Program, facts: Facts) -> Twin | None:
-    """The twin of a valid program, None where no weight must be folded: then it is its own twin."""
-    if not facts.must_fold():
-        return None
+def twin_of(program: Program, facts: Facts) -> Twin:
+    """The twin of a valid program; one without a must-fold weight is its own twin."""
     hand = _Hand(program, facts)
     methods = tuple(hand.method(method) for method in program.methods)
     folded = msgspec.structs.replace(program, methods=methods, tensors=program.tensors + tuple(hand.tensors))

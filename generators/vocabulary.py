@@ -145,8 +145,8 @@ class ParametrizationKind:
     """One parametrization: the statement that registers it, the class it needs, the bytes it reads.
 
     ``code`` may use ``{layer}`` and ``{target}``. ``source`` is the class definition of a user-written one.
-    ``stored`` gives the elements of the tensors that the parametrized value is computed from. ``first``: it
-    splits a tensor in two, which torch can do only before any other parametrization of that tensor.
+    ``stored`` gives the elements of the tensors that the parametrized value is computed from. ``first``:
+    torch can register it only before any other parametrization of that tensor.
     """
 
     name: str

@@ -23,8 +23,8 @@ UNIT = 2.0**-24
 """Unit roundoff of float32."""
 EAGER_FACTOR = 8
 """Summation order differs between kernels; it moves the error by a small factor, not by a magnitude."""
-QUANTIZED_STEP = 1 / 64
-"""A value on a rounding boundary of an 8-bit grid may fall to either side: a step or two of 1/256."""
+QUANTIZED_STEP = 1 / 128
+"""A value on a rounding boundary of an 8-bit grid over [-m, m] may fall to either side: a step of m/128."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def _different(
     if random or not wanted.numel():
         return None
     allowed = tolerance(original, index, position)
-    if quantized(original):
-        allowed = max(allowed, _stock_distance(evidence, index, position))
     off = distance(got, wanted)
+    if off > allowed and quantized(original):
+        allowed = max(allowed, _stock_distance(evidence, index, position))
     if off <= allowed:
         return None
     worst = int(_gap(got, wanted).argmax())
@@ -101,7 +101,8 @@ def tolerance(original: Original, index: int, position: int) -> float:
     magnitude = float(wanted.double().abs().nan_to_num(0, 0, 0).max())
     allowed = UNIT * original.reductions * (index + 1) * max(magnitude, 1.0)
     if quantized(original):
-        return max(allowed, QUANTIZED_STEP * magnitude)
+        roundings = sum(n for op, n in original.quantization_ops.items() if ".quantize" in op)
+        return max(allowed, QUANTIZED_STEP * magnitude * max(1, roundings))
     return max(allowed, EAGER_FACTOR * distance(eager, wanted))
 
 

@@ -26,6 +26,7 @@ class Evidence:
         self.subject = subject
         self._base = base or self
         self._partitioner: Any = None
+        self._untouched = False
         self._partitioned: dict[tuple[str, ...], Partitions] = {}
         self.lowerings = 0
 
@@ -39,17 +40,22 @@ class Evidence:
     @artefact
     def goal(self) -> Partitions | None:
         """How the twin is partitioned: what a perfect fold reaches. None where there is no twin."""
-        programs = self.original.twin()
-        if programs is None:
+        if self.original.facts is None:
             return None
-        report = self.original.report
-        with stage("functionalize (twin)", report):
-            key = tuple(graph.structure(p.run_decompositions({})) for p in programs.values())
+        if not self.original.facts.must_fold():
+            return self._goal(self.original.exported(), self.original.structure)
+        programs = self.original.twin()
+        with stage("functionalize (twin)", self.original.report):
+            functional = (program.run_decompositions({}) for program in programs.values())
+            key = tuple(graph.structure(program) for program in functional)
+        return self._goal(programs, key)
+
+    def _goal(self, programs: dict[str, ExportedProgram], key: tuple[str, ...]) -> Partitions:
         known = self._base._partitioned
         if key not in known:
             self._base.lowerings += 1
             bare = without_fold(self.subject).partitioner()
-            lowered = lower(programs, bare, "twin", report)
+            lowered = lower(programs, bare, "twin", self.original.report)
             known[key] = Partitions(lowered.delegates, lowered.outside)
         return known[key]
 
@@ -61,6 +67,7 @@ class Evidence:
             self._partitioner = self.subject.partitioner()
             hook = self._partitioner.transform_for_pre_decomposition
             folded = {name: hook(program) for name, program in programs.items()}
+            self._untouched = all(folded[name] is program for name, program in programs.items())
         for name, program in folded.items():
             if not isinstance(program, ExportedProgram):
                 with stage(f"fold ({self.subject.name})", self.original.report):
@@ -78,8 +85,15 @@ class Evidence:
 
     @artefact
     def structure(self) -> tuple[str, ...]:
-        """The structure of the folded programs."""
-        return tuple(graph.structure(program) for program in self._functional.values())
+        """The structure of what is lowered.
+
+        A program that the subject returned as it was is looked at functionalized; what it made itself, as
+        it is. At worst two programs that are partitioned alike are taken for different, and lowered twice.
+        """
+        folded = self.folded
+        if self._untouched:
+            return self.original.structure
+        return tuple(graph.structure(program) for program in folded.values())
 
     @artefact
     def quantization_ops(self) -> Counter[str]:

@@ -72,8 +72,8 @@ class Original(ABC):
         """Names of the buffers and inputs that each method writes."""
 
     @abstractmethod
-    def twin(self) -> dict[str, ExportedProgram] | None:
-        """The exported twin: every must-fold weight folded by hand. None where it is not known."""
+    def twin(self) -> dict[str, ExportedProgram]:
+        """The exported twin: every must-fold weight folded by hand, which takes the facts."""
 
     @property
     @abstractmethod
@@ -85,6 +85,11 @@ class Original(ABC):
         """The exported programs, functionalized and not decomposed."""
         with stage("functionalize", self.report):
             return {name: program.run_decompositions({}) for name, program in self.exported().items()}
+
+    @artefact
+    def structure(self) -> tuple[str, ...]:
+        """The structure of the functionalized programs."""
+        return tuple(graph.structure(program) for program in self.functional.values())
 
     @artefact
     def quantization_ops(self) -> Counter[str]:
@@ -146,10 +151,19 @@ class ProgramOriginal(Original):
         return [(call.method, (self._inputs(call.method, call.seed), {})) for call in self.program.calls]
 
     @artefact
+    def _built(self) -> Any:
+        with stage("build", self.report):
+            return self._namespace["build"]()
+
+    def _model(self) -> Any:
+        """A module as it is before the first call. Quantization flows are slow: they run once."""
+        return copy.deepcopy(self._built)
+
+    @artefact
     def _pristine(self) -> dict[str, ExportedProgram]:
+        model = self._model()
         with stage("export", self.report):
-            examples = {m.name: self._inputs(m.name, 0) for m in self.program.methods}
-            return export(self._namespace["build"](), examples)
+            return export(model, {m.name: self._inputs(m.name, 0) for m in self.program.methods})
 
     def exported(self) -> dict[str, ExportedProgram]:
         return {name: copy.deepcopy(program) for name, program in self._pristine.items()}
@@ -165,15 +179,16 @@ class ProgramOriginal(Original):
 
     @artefact
     def eager(self) -> Outputs:
+        model = self._model()
         with stage("eager", self.report):
-            return self._call(self._namespace["build"](), lambda item: item)
+            return self._call(model, lambda item: item)
 
     @artefact
     def reference(self) -> Outputs:
         if self.facts.quantized:
             return self.eager
+        model = self._model().double()
         with stage("eager in float64", self.report):
-            model = self._namespace["build"]().double()
             torch.set_default_dtype(torch.float64)
             try:
                 with _Double():
@@ -199,10 +214,8 @@ class ProgramOriginal(Original):
     def reductions(self) -> int:
         return self.facts.reductions
 
-    def twin(self) -> dict[str, ExportedProgram] | None:
+    def twin(self) -> dict[str, ExportedProgram]:
         twin = twin_of(self.program, self.facts)
-        if twin is None:
-            return self.exported()
         with stage("build (twin)", self.report), torch.no_grad():
             values = self._folded_values(twin)
             namespace = load_source(render(twin.program), "twin")
@@ -307,8 +320,8 @@ class ExportedOriginal(Original):
     def written(self) -> Mapping[str, frozenset[str]]:
         return {name: graph.mutated(program) for name, program in self.functional.items()}
 
-    def twin(self) -> None:
-        return None
+    def twin(self) -> dict[str, ExportedProgram]:
+        raise NotImplementedError("nothing is known of which weights a saved program must have folded")
 
     @property
     def reductions(self) -> int:
