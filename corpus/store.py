@@ -16,7 +16,8 @@ import msgspec
 
 from generators.program import VERSION, Program, ProgramError, Struct
 from generators.validate import validate
-from oracles.judge import ORACLES, Finding
+from oracles.catalogue import ORACLES
+from oracles.verdict import Finding
 
 CASES = Path(__file__).parent / "cases"
 PASSES = "passes"

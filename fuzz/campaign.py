@@ -20,7 +20,7 @@ from fuzz.findings import Findings, Tally
 from fuzz.judging import Judge
 from fuzz.reducer import reduce
 from generators.program import Program
-from oracles.judge import Finding
+from oracles.verdict import Finding
 
 REDUCE_SECONDS = 60.0
 ENDLESS = 1_000_000
@@ -83,8 +83,7 @@ def fuzz(
             _judge_one(program, judge, findings, result)
 
     try:
-        with contextlib.suppress(_Spent):
-            _draw(strategy, each, seed, name)
+        _draw(strategy, each, seed, name)
     finally:
         findings.finished()
         findings.tally(result.tally)
@@ -100,12 +99,12 @@ def drawn(strategy: SearchStrategy[Program], count: int, seed: int, name: str) -
             raise _Spent
         programs[program] = None
 
-    with contextlib.suppress(_Spent):
-        _draw(strategy, each, seed, name)
+    _draw(strategy, each, seed, name)
     return list(programs)
 
 
 def _draw(strategy: SearchStrategy[Program], each: Callable[[Program], None], seed: int, name: str) -> None:
+    stopped: list[BaseException] = []
     number = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big")
 
     @hypothesis.seed(number)
@@ -120,9 +119,20 @@ def _draw(strategy: SearchStrategy[Program], each: Callable[[Program], None], se
     )
     @hypothesis.given(strategy)
     def run(program: Program) -> None:
-        each(program)
+        try:
+            each(program)
+        except BaseException as error:
+            # Hypothesis would run a failing program again, find it judged, and call it flaky.
+            stopped.append(error)
+            raise _Spent from error
+        finally:
+            if stopped:
+                raise _Spent
 
-    run()
+    with contextlib.suppress(_Spent):
+        run()
+    if stopped and not isinstance(stopped[0], _Spent):
+        raise stopped[0]
 
 
 def _judge_one(program: Program, judge: Judge, findings: Findings, result: Result) -> None:

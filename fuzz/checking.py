@@ -5,35 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import torch
 
+from fuzz.messages import Check, Column
 from oracles.compare import distance
 from oracles.evidence import Evidence
-from oracles.judge import ORACLES, Verdict, judge_evidence
+from oracles.judge import judge_evidence
 from oracles.original import ExportedOriginal
 from oracles.stages import StageFailure
 from oracles.subject import Subject
-
-
-class Column(msgspec.Struct, frozen=True):
-    """One column of the table: what lowering gives with one fold. ``failure`` where it gives nothing."""
-
-    name: str
-    delegates: int | None = None
-    outside: tuple[str, ...] = ()
-    absolute: float | None = None
-    relative: float | None = None
-    pte_bytes: int | None = None
-    failure: str = ""
-
-
-class Check(msgspec.Struct, frozen=True, tag="table"):
-    """What ``check`` found: the two columns, and the verdict of every oracle by name."""
-
-    columns: tuple[Column, ...]
-    verdict: Verdict
-    oracles: tuple[str, ...] = tuple(ORACLES)
 
 
 class CheckError(ValueError):

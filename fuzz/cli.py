@@ -41,11 +41,11 @@ def replay(
     from corpus.store import CaseError, load
     from fuzz.judging import Judge
     from fuzz.presentation import evidence
-    from fuzz.subjects import SubjectError, resolve
+    from fuzz.subjects import SubjectError, check_name
 
     try:
         loaded = [(path, load(path)) for path in cases]
-        resolve(subject)
+        check_name(subject)
     except (CaseError, SubjectError) as error:
         _refuse(error)
     faults = 0
@@ -70,12 +70,12 @@ def show(
     """Prints a stand-alone script that needs torch, torchao and executorch, and not this project."""
     from corpus.store import CaseError, load
     from fuzz.script import script
-    from fuzz.subjects import SubjectError, resolve
+    from fuzz.subjects import SubjectError, check_name
 
     try:
         loaded = load(case)
         name = subject or loaded.convicted() or "fold"
-        resolve(name)
+        check_name(name)
     except (CaseError, SubjectError) as error:
         _refuse(error)
     print(script(loaded, name), end="")
@@ -87,16 +87,15 @@ def check(
     subject: SubjectOption = "fold",
 ) -> None:
     """Lowers your own program with and without the fold, runs both, and asks every oracle."""
-    from fuzz.checking import CheckError
-    from fuzz.judging import check_file
+    from fuzz.judging import RefusedError, check_file
     from fuzz.presentation import check_rows, evidence
     from fuzz.sandbox import Death
-    from fuzz.subjects import SubjectError, resolve
+    from fuzz.subjects import SubjectError, check_name
 
     try:
-        resolve(subject)
+        check_name(subject)
         checked = check_file(model, subject)
-    except (CheckError, SubjectError) as error:
+    except (RefusedError, SubjectError) as error:
         _refuse(error)
     if isinstance(checked, Death):
         print(f"the process died in stage {checked.stage}: {checked.cause}, {checked.detail}")

@@ -15,7 +15,7 @@ from fuzz.campaign import Budget, fuzz
 from fuzz.findings import Findings
 from fuzz.judging import Judge
 from fuzz.presentation import describe, summarize
-from fuzz.subjects import BUILT_IN, DEFAULT, resolve
+from fuzz.subjects import BUILT_IN, DEFAULT, check_name
 
 DEFAULT_TIME = "5m"
 RUN = pytest.StashKey[dict]()
@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _options(config: pytest.Config) -> dict:
     """The run's options, checked, as plain data that workers can be handed."""
     subject = config.getoption("--subject")
-    resolve(subject)
+    check_name(subject)
     time_text, programs = config.getoption("--fuzz-time"), config.getoption("--fuzz-programs")
     if time_text is None and programs is None:
         time_text = DEFAULT_TIME

@@ -16,7 +16,7 @@ import msgspec
 
 from corpus.store import Case, expectation, save
 from generators.program import Program
-from oracles.judge import Finding, Verdict
+from oracles.verdict import Finding, Verdict
 
 REPEATS = 3
 """How many findings of one kind are reduced, where no exception tells two causes apart."""

@@ -1,64 +1,40 @@
-"""Judging in the sandbox: requests, answers, and what a death of the child means.
+"""Judging in the sandbox, seen from the parent, which needs no torch.
 
-``handle`` runs in the child. ``Judge`` is the parent's side: it asks, turns the death of a child into a
-finding, attributes it by asking for stock lowering, and remembers verdicts so that no program is judged
-twice by the same oracles.
+``Judge`` asks, turns the death of a child into a finding, attributes it by asking for stock lowering, and
+remembers verdicts so that no program is judged twice by the same oracles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from fuzz.checking import Check, CheckError, check
+from fuzz.messages import ALL, Check, CheckRequest, Refusal, Request
 from fuzz.sandbox import Death, Sandbox
-from fuzz.subjects import resolve
 from generators.program import Program
-from oracles.judge import ORACLES, Finding, Verdict, judge_program
+from oracles.catalogue import ORACLES
+from oracles.verdict import Finding, Verdict
 
 SECONDS = 120.0
 """Per program. One lowering takes about a second; a program needs a handful."""
 MEGABYTES = 6000
 """Resident memory of the child. The libraries alone take about 700 MB."""
 HANDLER = "fuzz.child_judge:handle"
-ALL = tuple(ORACLES)
 
 
-class Request(msgspec.Struct, frozen=True, tag="judge"):
-    """One program, the subject's name, and the oracles to ask."""
-
-    program: Program
-    subject: str
-    oracles: tuple[str, ...] = ALL
+T = TypeVar("T")
 
 
-class CheckRequest(msgspec.Struct, frozen=True, tag="check"):
-    """A saved program to check, and the subject's name."""
-
-    path: str
-    subject: str
+class RefusedError(ValueError):
+    """What the user gave cannot be judged: one sentence."""
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """A request that cannot be answered because of what the user gave: one sentence."""
-
-    reason: str
-
-
-def handle(request: bytes, stage: Callable[[str], None]) -> bytes:
-    """Answers a ``Request`` or a ``CheckRequest`` in the child."""
-    asked = msgspec.json.decode(request, type=Request | CheckRequest)
-    stage("subject")
-    subject = resolve(asked.subject)
-    if isinstance(asked, Request):
-        return msgspec.json.encode(judge_program(asked.program, subject, asked.oracles, stage))
-    try:
-        return msgspec.json.encode(check(Path(asked.path), subject, stage))
-    except CheckError as error:
-        return msgspec.json.encode(Refusal(str(error)))
+def _accepted(answer: T | Refusal) -> T:
+    if isinstance(answer, Refusal):
+        raise RefusedError(answer.reason)
+    return answer
 
 
 class Judge:
@@ -74,6 +50,7 @@ class Judge:
 
         Raises:
             SandboxError: no child can be started.
+            RefusedError: the subject is none.
         """
         return self._verdict(program, self.subject, oracles)
 
@@ -90,7 +67,7 @@ class Judge:
     def _ask(self, program: Program, subject: str, oracles: tuple[str, ...]) -> Verdict:
         answer = self._sandbox.ask(msgspec.json.encode(Request(program, subject, oracles)))
         if isinstance(answer, bytes):
-            return msgspec.json.decode(answer, type=Verdict)
+            return _accepted(msgspec.json.decode(answer, type=Verdict | Refusal))
         return Verdict("findings", (self._death(program, subject, answer),))
 
     def _death(self, program: Program, subject: str, death: Death) -> Finding:
@@ -133,14 +110,11 @@ def check_file(path: Path, subject: str) -> Check | Death:
     """Checks a saved program in a child process, so that a crash of native code is an answer.
 
     Raises:
-        CheckError: the file cannot be checked.
+        RefusedError: the file cannot be checked, or the subject is none.
         SandboxError: no child can be started.
     """
     with Sandbox(HANDLER, seconds=CHECK_SECONDS, megabytes=CHECK_MEGABYTES) as sandbox:
         answer = sandbox.ask(msgspec.json.encode(CheckRequest(str(path), subject)))
     if isinstance(answer, Death):
         return answer
-    decoded = msgspec.json.decode(answer, type=Check | Refusal)
-    if isinstance(decoded, Refusal):
-        raise CheckError(decoded.reason)
-    return decoded
+    return _accepted(msgspec.json.decode(answer, type=Check | Refusal))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fuzz.campaign import Found, Result
-from fuzz.checking import Column
 from fuzz.findings import Tally
+from fuzz.messages import Column
 from generators.render import render
-from oracles.judge import Finding
+from oracles.verdict import Finding
 
 TRACE_LINES = 40
 

@@ -221,8 +221,9 @@ def fewer_arguments(program: Program) -> Iterator[Program]:
 
     def smaller(method: Method) -> Iterator[Method]:
         for i, step in enumerate(method.steps):
-            steps = (*method.steps[:i], change(step, args=step.args[:-1]), *method.steps[i + 1 :])
-            yield change(method, steps=steps)
+            if len(step.args) > OPS[step.op].arity[0]:
+                shorter = change(step, args=step.args[:-1])
+                yield change(method, steps=(*method.steps[:i], shorter, *method.steps[i + 1 :]))
 
     return _methods(program, smaller)
 

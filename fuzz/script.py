@@ -6,17 +6,15 @@ The program's own source, then the subject as ``Partitioner``, then the check of
 from __future__ import annotations
 
 import ast
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-import fold
 from corpus.store import Case, Expectation
-from fuzz import published
+from fuzz.subjects import BUILT_IN
 from generators.facts import facts_of
 from generators.program import Program
 from generators.render import render
-from oracles.judge import ORACLES
+from oracles.catalogue import ORACLES
 
 IMPORTS = {
     "XnnpackPartitioner": "from executorch.backends.xnnpack.partition.xnnpack_partitioner "
@@ -31,6 +29,8 @@ IMPORTS = {
 }
 """What a script imports, by the name that asks for it."""
 
+ROOT = Path(__file__).parent.parent
+PUBLISHED, FOLD = ROOT / "fuzz" / "published.py", ROOT / "fold"
 BEFORE_SERIALIZE = ("fold", "functionalize", "lower")
 
 
@@ -123,24 +123,30 @@ def _partitioner(subject: str) -> str:
         return "Partitioner = XnnpackPartitioner"
     if subject == "fold":
         return _embedded_fold()
-    published_forms = {
-        "constant-prop": published.ConstantProp,
-        "constant-prop-unfunctionalized": published.ConstantPropUnfunctionalized,
-    }
-    if subject in published_forms:
-        kind = published_forms[subject]
-        source = inspect.getsource(kind).replace(f"class {kind.__name__}(", "class Partitioner(").strip()
-        return f"SKIPPED = {published.SKIPPED}\n{source}"
+    if subject.startswith("constant-prop"):
+        return _published(BUILT_IN[subject][0].partition(":")[2])
     module, _, attribute = subject.partition(":")
     return f"from {module} import {attribute.split('.')[0]}\n\nPartitioner = {attribute}"
 
 
+def _published(name: str) -> str:
+    """The published fold: the class ``name`` of its module under the name ``Partitioner``."""
+    tree = ast.parse(PUBLISHED.read_text())
+    parts = {
+        "SKIPPED" if isinstance(node, ast.Assign) else node.name: ast.get_source_segment(
+            PUBLISHED.read_text(), node
+        )
+        for node in tree.body
+        if isinstance(node, (ast.Assign, ast.ClassDef))
+    }
+    return f"{parts['SKIPPED']}\n{parts[name]}".replace(f"class {name}(", "class Partitioner(")
+
+
 def _embedded_fold() -> str:
     """The fold's own modules as text, so that the script needs no installation of this project."""
-    folder = Path(fold.__file__).parent
     sources = {
         "fold" if path.stem == "__init__" else f"fold.{path.stem}": path.read_text()
-        for path in sorted(folder.glob("*.py"))
+        for path in sorted(FOLD.glob("*.py"))
     }
     listed = "\n".join(f"    {name!r}: {text!r}," for name, text in sources.items())
     return f"""import importlib.abc

@@ -10,23 +10,26 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-
-from fold import FoldingXnnpackPartitioner
-from fuzz.published import ConstantProp, ConstantPropUnfunctionalized
 from oracles.subject import STOCK, Subject
 
 DEFAULT = "fold"
-BUILT_IN: dict[str, tuple[Callable[[], Any], str]] = {
-    "fold": (FoldingXnnpackPartitioner, "this project's fold"),
-    "constant-prop": (ConstantProp, "functionalize, then ExecuTorch's constant_prop_pass"),
-    "constant-prop-unfunctionalized": (
-        ConstantPropUnfunctionalized,
-        "the same, not functionalized",
+BUILT_IN = {
+    "fold": ("fold:FoldingXnnpackPartitioner", "this project's fold"),
+    "constant-prop": (
+        "fuzz.published:ConstantProp",
+        "functionalize, then ExecuTorch's constant_prop_pass: the fold as first published",
     ),
-    "stock": (STOCK.partitioner, "no fold: the negative control"),
-    "installed": (XnnpackPartitioner, "the hook of the installed XnnpackPartitioner"),
+    "constant-prop-unfunctionalized": (
+        "fuzz.published:ConstantPropUnfunctionalized",
+        "the same without functionalizing",
+    ),
+    "stock": ("oracles.subject:STOCK", "no fold at all: the negative control"),
+    "installed": (
+        "executorch.backends.xnnpack.partition.xnnpack_partitioner:XnnpackPartitioner",
+        "whatever hook the installed XnnpackPartitioner has",
+    ),
 }
+"""Name -> where the subject is, and what it is. Imported only when it is asked for."""
 
 
 class SubjectError(ValueError):
@@ -42,14 +45,18 @@ def resolve(name: str) -> Subject:
     Raises:
         SubjectError: the name does not resolve, or to something that is no fold.
     """
-    if name == "stock":
-        return STOCK
-    if name in BUILT_IN:
-        return Subject(name, BUILT_IN[name][0])
-    module, separator, attribute = name.partition(":")
+    path = BUILT_IN[name][0] if name in BUILT_IN else name
+    module, separator, attribute = path.partition(":")
     if not (separator and module and attribute):
         raise SubjectError(f"expected a subject among {_names()}, got {name!r}")
-    return Subject(name, _factory(_load(module, attribute, name), name))
+    found = _load(module, attribute, name)
+    return found if isinstance(found, Subject) else Subject(name, _factory(found, name))
+
+
+def check_name(name: str) -> None:
+    """Raises ``SubjectError`` unless ``resolve`` would find ``name``; a built-in one is not imported."""
+    if name not in BUILT_IN:
+        resolve(name)
 
 
 def _names() -> str:
@@ -79,7 +86,7 @@ def _factory(found: Any, name: str) -> Callable[[], Any]:
         # A copy, because the harness takes the hook out of the partitioner that it lowers with.
         return lambda: copy.copy(found)
     if callable(found) and not inspect.isclass(found):
-        return lambda: _with_hook(XnnpackPartitioner(), found)
+        return lambda: _with_hook(STOCK.partitioner(), found)
     raise SubjectError(
         f"expected {name} to be a partitioner class, a partitioner or a callable from ExportedProgram "
         f"to ExportedProgram, got {type(found).__name__}"

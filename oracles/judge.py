@@ -1,73 +1,17 @@
-"""``judge``: asks the oracles, cheapest first, and attributes what they report before it accuses.
-
-- *upstream*: stock lowering of the same program breaks the same rule, so the fold is not to blame;
-- *gap*: a weight that must fold was left; the model is as slow as before, and nothing is broken;
-- *fault*: everything else: the subject broke it.
-"""
+"""``judge``: asks the oracles, cheapest first, and attributes what they report before it accuses."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
-from typing import Literal
-
-import msgspec
 
 from generators.program import Program
+from oracles.catalogue import ORACLES
 from oracles.evidence import Evidence
-from oracles.lowers import Lowers
-from oracles.mutation import Mutation
-from oracles.numerics import Numerics
 from oracles.oracle import Oracle, Violation
 from oracles.original import Original, ProgramOriginal
-from oracles.partitions import Partitions
-from oracles.quantization import Quantization
 from oracles.stages import StageFailure
 from oracles.subject import Subject
-
-Attribution = Literal["fault", "gap", "upstream"]
-
-ORACLES: dict[str, Oracle] = {
-    oracle.name: oracle for oracle in (Quantization(), Lowers(), Mutation(), Numerics(), Partitions())
-}
-"""In the order in which they are asked: the one that decides at the earliest stage first."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """What one oracle reports of one program under one subject."""
-
-    oracle: str
-    attribution: Attribution
-    rule: str
-    expected: str
-    got: str
-    goal: str = "None"
-    stage: str = ""
-    exception: str = ""
-    frame: str = ""
-    trace: str = ""
-
-    @property
-    def fingerprint(self) -> str:
-        """Names this kind of finding, whatever the program: oracle, attribution, exception and frame."""
-        parts = (self.oracle, self.attribution, self.stage, self.exception, self.frame)
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """The verdict on one program: ``invalid`` where it does not even run in eager or export.
-
-    ``lowerings`` counts what the verdict cost. ``reason`` says why a program is invalid.
-    """
-
-    outcome: Literal["passes", "invalid", "findings"]
-    findings: tuple[Finding, ...] = ()
-    reason: str = ""
-    lowerings: int = 0
-
-    def of(self, *attributions: Attribution) -> list[Finding]:
-        """The findings with one of these attributions."""
-        return [finding for finding in self.findings if finding.attribution in attributions]
+from oracles.verdict import Attribution, Finding, Verdict
 
 
 def judge(original: Original, subject: Subject, oracles: Iterable[str] = tuple(ORACLES)) -> Verdict:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from oracles.evidence import Evidence
 from oracles.oracle import Violation
 from oracles.stages import StageFailure
+
+if TYPE_CHECKING:
+    from oracles.evidence import Evidence
 
 
 class Lowers:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from oracles.compare import differences
-from oracles.evidence import Evidence
 from oracles.oracle import Violation
+
+if TYPE_CHECKING:
+    from oracles.evidence import Evidence
 
 
 class Numerics:
@@ -17,6 +19,8 @@ class Numerics:
     script = ""
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:
+        from oracles.compare import differences  # needs torch, which knowing the rule does not
+
         if not evidence.runs:
             return
         found = next(differences(evidence), None)

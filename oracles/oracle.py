@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from oracles.evidence import Evidence
+if TYPE_CHECKING:
+    from oracles.evidence import Evidence
 
 
 @dataclass(frozen=True)

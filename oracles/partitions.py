@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from oracles.evidence import Evidence
-from oracles.lowering import Partitions as Count
 from oracles.oracle import Violation
 from oracles.stages import StageFailure
+
+if TYPE_CHECKING:
+    from oracles.evidence import Evidence
+    from oracles.lowering import Partitions as Count
 
 
 class Partitions:

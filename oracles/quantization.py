@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from oracles.evidence import Evidence
 from oracles.oracle import Violation
+
+if TYPE_CHECKING:
+    from oracles.evidence import Evidence
 
 
 class Quantization:
