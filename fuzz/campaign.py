@@ -158,19 +158,10 @@ def _judge_one(program: Program, judge: Judge, findings: Findings, result: Resul
 
 def _reduce(finding: Finding, program: Program, judge: Judge) -> tuple[Finding, Program]:
     """The smallest program that shows the finding, and the finding as it shows there."""
-    latest = finding
-
-    def shows(candidate: Program) -> bool:
-        nonlocal latest
-        alike = [
-            item
-            for item in judge(candidate, (finding.oracle,)).findings
-            if item.fingerprint == finding.fingerprint
-        ]
-        latest = alike[0] if alike else latest
-        return bool(alike)
-
-    # A reduced upstream finding is worth less time than one that fails the run.
-    seconds = REDUCE_SECONDS / 4 if finding.attribution == "upstream" else REDUCE_SECONDS
-    reduced = reduce(program, shows, seconds)
-    return latest, reduced
+    seconds = REDUCE_SECONDS if finding.attribution == "fault" else REDUCE_SECONDS / 2
+    reduced = reduce(program, lambda candidate: judge.shows(candidate, finding), seconds)
+    alike = [
+        item for item in judge(reduced, (finding.oracle,)).findings if item.fingerprint == finding.fingerprint
+    ]
+    # Made smaller it may have turned into somebody else's fault; then the finding stays as it was found.
+    return (alike[0], reduced) if alike else (finding, program)

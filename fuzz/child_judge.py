@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import torch
 
 from fuzz import quiet  # noqa: F401 - before the libraries are imported
 from fuzz.checking import CheckError, check
@@ -24,7 +25,9 @@ def handle(request: bytes, stage: Callable[[str], None]) -> bytes:
     try:
         subject = resolve(asked.subject)
         if isinstance(asked, Request):
-            return msgspec.json.encode(judge_program(asked.program, subject, asked.oracles, stage))
+            torch.set_num_threads(1)  # Tiny tensors, and a worker on every core already.
+            verdict = judge_program(asked.program, subject, asked.oracles, stage, asked.attribute)
+            return msgspec.json.encode(verdict)
         return msgspec.json.encode(check(Path(asked.path), subject, stage))
     except (CheckError, SubjectError) as error:
         return msgspec.json.encode(Refusal(str(error)))

@@ -18,7 +18,7 @@ from corpus.store import Case, expectation, save
 from generators.program import Program
 from oracles.verdict import Finding, Verdict
 
-REPEATS = 3
+REPEATS = 2
 """How many findings of one kind are reduced, where no exception tells two causes apart."""
 
 

@@ -25,6 +25,11 @@ HANDLER = "fuzz.child_judge:handle"
 
 
 T = TypeVar("T")
+Key = tuple[str, str, tuple[str, ...], bool]
+
+
+def _key(request: Request) -> Key:
+    return (request.program.digest, request.subject, request.oracles, request.attribute)
 
 
 class RefusedError(ValueError):
@@ -43,7 +48,7 @@ class Judge:
     def __init__(self, subject: str, *, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
         self.subject = subject
         self._sandbox = Sandbox(HANDLER, seconds=seconds, megabytes=megabytes)
-        self._known: dict[tuple[str, str, tuple[str, ...]], Verdict] = {}
+        self._known: dict[Key, Verdict] = {}
 
     def __call__(self, program: Program, oracles: tuple[str, ...] = ALL) -> Verdict:
         """The verdict on a valid program.
@@ -52,29 +57,34 @@ class Judge:
             SandboxError: no child can be started.
             RefusedError: the subject is none.
         """
-        return self._verdict(program, self.subject, oracles)
+        return self._verdict(Request(program, self.subject, oracles))
+
+    def shows(self, program: Program, finding: Finding) -> bool:
+        """Whether the program breaks in the way of ``finding``, whoever is to blame. Raises like a call."""
+        request = Request(program, self.subject, (finding.oracle,), attribute=False)
+        return any(item.cause == finding.cause for item in self._verdict(request).findings)
 
     def known(self, program: Program) -> bool:
         """Whether the program has been judged by all oracles before."""
-        return (program.digest, self.subject, ALL) in self._known
+        return _key(Request(program, self.subject)) in self._known
 
-    def _verdict(self, program: Program, subject: str, oracles: tuple[str, ...]) -> Verdict:
-        key = (program.digest, subject, oracles)
+    def _verdict(self, request: Request) -> Verdict:
+        key = _key(request)
         if key not in self._known:
-            self._known[key] = self._ask(program, subject, oracles)
+            self._known[key] = self._ask(request)
         return self._known[key]
 
-    def _ask(self, program: Program, subject: str, oracles: tuple[str, ...]) -> Verdict:
-        answer = self._sandbox.ask(msgspec.json.encode(Request(program, subject, oracles)))
+    def _ask(self, request: Request) -> Verdict:
+        answer = self._sandbox.ask(msgspec.json.encode(request))
         if isinstance(answer, bytes):
             return _accepted(msgspec.json.decode(answer, type=Verdict | Refusal))
-        return Verdict("findings", (self._death(program, subject, answer),))
+        return Verdict("findings", (self._death(request, answer),))
 
-    def _death(self, program: Program, subject: str, death: Death) -> Finding:
+    def _death(self, request: Request, death: Death) -> Finding:
         """A death of the child as a finding of ``lowers``; upstream where stock dies or fails as well."""
-        upstream = subject == "stock" or "(stock)" in death.stage or death.stage.startswith("eager")
-        if not upstream:
-            stock = self._verdict(program, "stock", ("lowers",))
+        upstream = request.subject == "stock" or "(stock)" in death.stage or death.stage.startswith("eager")
+        if not upstream and request.attribute:
+            stock = self._verdict(Request(request.program, "stock", ("lowers",)))
             upstream = any(finding.oracle == "lowers" for finding in stock.findings)
         stage = death.stage.split(" (")[0]
         last = death.stderr.strip().splitlines()[-1:] or [""]

@@ -12,11 +12,12 @@ ALL = tuple(ORACLES)
 
 
 class Request(msgspec.Struct, frozen=True, tag="judge"):
-    """One program, the subject's name, and the oracles to ask."""
+    """One program, the subject's name, the oracles to ask, and whether to ask who is to blame."""
 
     program: Program
     subject: str
     oracles: tuple[str, ...] = ALL
+    attribute: bool = True
 
 
 class CheckRequest(msgspec.Struct, frozen=True, tag="check"):

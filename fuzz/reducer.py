@@ -103,6 +103,24 @@ def one_output(program: Program) -> Iterator[Program]:
     return _methods(program, smaller)
 
 
+def one_consumer(program: Program) -> Iterator[Program]:
+    """Keeps one GEMM consumer with its weight and bias, on a new input: what most findings come down to."""
+    types = validate(program)
+
+    def smaller(method: Method) -> Iterator[Method]:
+        for step in reversed(method.steps):
+            op = OPS[step.op]
+            if op.weight is None and step.op != "call":
+                continue
+            data = 0 if op.weight is None else op.weight - 1
+            fresh = Input(_fresh("x", types[method.name]), types[method.name][step.args[data]].shape)
+            alone = change(step, args=(*step.args[:data], fresh.name, *step.args[data + 1 :]))
+            steps = tuple(alone if item is step else item for item in method.steps)
+            yield change(method, inputs=(*method.inputs, fresh), steps=steps, outputs=step.outs)
+
+    return _methods(program, smaller)
+
+
 def earlier_output(program: Program) -> Iterator[Program]:
     """Returns an earlier value instead of the last, so that everything after it is dead."""
 
@@ -253,6 +271,7 @@ def _plainer(value: object) -> list[bool | int]:
 
 
 PASSES: tuple[Pass, ...] = (
+    one_consumer,
     one_output,
     fewer_methods,
     fewer_calls,

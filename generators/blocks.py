@@ -6,13 +6,11 @@ nothing to fold.
 
 from __future__ import annotations
 
-from generators.builder import Builder
+from generators.builder import DEPTH, Builder
 from generators.consumers import FAMILY
 from generators.members import Admits, Shape, block, of_kind
 from generators.program import Parametrization, Target
 from generators.vocabulary import PARAMETRIZATIONS
-
-DEPTH = 2
 
 
 def rank(*ranks: int) -> Admits:

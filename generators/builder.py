@@ -15,6 +15,12 @@ T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
+DEPTH = 3
+"""How deep a weight expression may be."""
+ODDS = {True: (True, False, False, False), False: (True, True, False)}
+"""Whether a weight is a plain parameter: at the consumer itself, and inside an expression."""
+
+
 class Builder:
     """Grows one method. Every value has a known type; every name is new.
 
@@ -123,10 +129,10 @@ class Builder:
             for member in of_kind("weight")
             if member.name in self.members and member.admits(shape) and self._lowers(member)
         ]
-        if depth <= 0 or not fits:
+        # A single step on a plain parameter is common, and a pile of them now and then.
+        if depth <= 0 or not fits or self.pick(ODDS[depth >= DEPTH]):
             return plain.draw(self, shape, 0)
-        member = self.pick([plain, *fits])
-        return member.draw(self, shape, depth - 1)
+        return self.pick(fits).draw(self, shape, depth - 1)
 
     def _lowers(self, member: Member) -> bool:
         """PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a

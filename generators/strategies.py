@@ -22,7 +22,8 @@ FAMILIES = tuple(
 )
 SHAPES = ((2, 4), (2, 4, 6), (1, 4, 5, 5))
 GROUP = 32
-MAX_BLOCKS = 5
+BLOCKS = (1, 2, 1, 3, 2, 5)
+"""Numbers of blocks: mostly few, because a small program is judged in half the time."""
 CALLS = 3
 HALF = (True, False)
 OFTEN = 4
@@ -58,6 +59,6 @@ def programs(draw: Any, families: tuple[str, ...] = FAMILIES) -> Program:
         b.widths = (GROUP,)
         shape = (2, GROUP)
     activation = b.input(shape)
-    for _ in range(b.integer(1, MAX_BLOCKS)):
+    for _ in range(b.pick(BLOCKS)):
         activation = b.block(activation)
     return b.finish(activation, CALLS)

@@ -18,10 +18,14 @@ from oracles.subject import STOCK, Subject, without_fold
 class Evidence:
     """Artefacts of one program under one subject. Each is computed once; a stage that raises stays raised.
 
-    ``lowerings`` counts the lowerings that this evidence and its ``stock`` have cost.
+    ``lowerings`` counts the lowerings that this evidence and its ``stock`` have cost. Without ``attribute``
+    nothing is lowered just to tell whose fault something is.
     """
 
-    def __init__(self, original: Original, subject: Subject, base: Evidence | None = None) -> None:
+    def __init__(
+        self, original: Original, subject: Subject, base: Evidence | None = None, attribute: bool = True
+    ) -> None:
+        self.attribute = attribute
         self.original = original
         self.subject = subject
         self._base = base or self

@@ -14,8 +14,16 @@ from oracles.subject import Subject
 from oracles.verdict import Attribution, Finding, Verdict
 
 
-def judge(original: Original, subject: Subject, oracles: Iterable[str] = tuple(ORACLES)) -> Verdict:
+def judge(
+    original: Original,
+    subject: Subject,
+    oracles: Iterable[str] = tuple(ORACLES),
+    attribute: bool = True,
+) -> Verdict:
     """The verdict of the named oracles on one program under one subject.
+
+    Without ``attribute`` stock lowering is not asked, so that a fault may be upstream's: cheap enough to
+    find out, candidate after candidate, whether a finding still shows.
 
     Raises:
         KeyError: an oracle that does not exist.
@@ -28,7 +36,7 @@ def judge(original: Original, subject: Subject, oracles: Iterable[str] = tuple(O
         first = next(iter(failure.message.strip().splitlines()), "")
         reason = f"{failure.stage}: {failure.exception}: {first}"
         return Verdict("invalid", reason=reason[:300])
-    return judge_evidence(Evidence(original, subject), oracles)
+    return judge_evidence(Evidence(original, subject, attribute=attribute), oracles)
 
 
 def judge_evidence(evidence: Evidence, oracles: Iterable[str] = tuple(ORACLES)) -> Verdict:
@@ -42,9 +50,10 @@ def judge_program(
     subject: Subject,
     oracles: Iterable[str] = tuple(ORACLES),
     report: Callable[[str], None] = lambda stage: None,
+    attribute: bool = True,
 ) -> Verdict:
     """The verdict on a valid ``Program``. ``report`` hears of each stage before it runs."""
-    return judge(ProgramOriginal(program, report), subject, oracles)
+    return judge(ProgramOriginal(program, report), subject, oracles, attribute)
 
 
 def _findings(oracle: Oracle, evidence: Evidence) -> list[Finding]:
@@ -52,7 +61,8 @@ def _findings(oracle: Oracle, evidence: Evidence) -> list[Finding]:
     if not violations:
         return []
     # The same rule, broken without the fold: asked only now, because it costs a lowering.
-    broken = any(v for v in _violations(oracle, evidence.stock) if not v.gap)
+    accused = any(not violation.gap for violation in violations)
+    broken = accused and evidence.attribute and _broken(oracle, evidence.stock)
     is_stock = evidence.stock is evidence
     found = []
     for violation in violations:
@@ -74,6 +84,10 @@ def _findings(oracle: Oracle, evidence: Evidence) -> list[Finding]:
             )
         )
     return found
+
+
+def _broken(oracle: Oracle, evidence: Evidence) -> bool:
+    return any(not violation.gap for violation in _violations(oracle, evidence))
 
 
 def _violations(oracle: Oracle, evidence: Evidence) -> list[Violation]:

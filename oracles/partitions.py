@@ -33,8 +33,8 @@ raise SystemExit(got != {goal})"""
         got = evidence.partitions
         if goal is not None and not worse(got, goal):
             return
-        floor = evidence.stock.partitions
-        if worse(got, floor):
+        floor = evidence.stock.partitions if goal is None or evidence.attribute else None
+        if floor is not None and worse(got, floor):
             yield Violation(f"not worse than without a fold: {floor}", str(got), floor.goal)
         elif goal is not None:
             names = [weight.name for weight in evidence.original.facts.must_fold()]  # type: ignore[union-attr]

@@ -30,9 +30,14 @@ class Finding(msgspec.Struct, frozen=True):
     trace: str = ""
 
     @property
+    def cause(self) -> tuple[str, str, str, str]:
+        """What broke, whoever is to blame: oracle, stage, exception and frame."""
+        return (self.oracle, self.stage, self.exception, self.frame)
+
+    @property
     def fingerprint(self) -> str:
         """Names this kind of finding, whatever the program: oracle, attribution, exception and frame."""
-        parts = (self.oracle, self.attribution, self.stage, self.exception, self.frame)
+        parts = (self.attribution, *self.cause)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
 
 
