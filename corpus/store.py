@@ -22,6 +22,7 @@ from oracles.verdict import Finding
 CASES = Path(__file__).parent / "cases"
 PASSES = "passes"
 VERDICT = re.compile(rf"{PASSES}|({'|'.join(ORACLES)}) (fault|gap|upstream)")
+SUBJECT = re.compile(r"[a-z][a-z0-9-]*|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
 class CaseError(ValueError):
@@ -79,7 +80,14 @@ def load(path: Path) -> Case:
         raise CaseError(f"{path}: expected a case as JSON: {text}") from None
     if case.version != VERSION:
         raise CaseError(f"{path}: $.version: expected {VERSION}, got {case.version}")
+    if not case.about.isprintable() or not case.origin.isprintable():
+        raise CaseError(f"{path}: $.about and $.origin: expected one line of text, got {case.about[:80]!r}")
     for name, item in case.expect.items():
+        if not SUBJECT.fullmatch(name):
+            raise CaseError(
+                f"{path}: $.expect: expected the name of a subject or package.module:attribute, "
+                f"got {name[:80]!r}"
+            )
         if not VERDICT.fullmatch(item.verdict):
             raise CaseError(
                 f"{path}: $.expect[{name!r}].verdict: expected 'passes' or an oracle "

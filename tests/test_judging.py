@@ -1,0 +1,151 @@
+"""Judging in the sandbox, the reducer, and the findings on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from corpus.store import CASES, CaseError, load, save
+from fuzz.campaign import Budget, drawn, fuzz
+from fuzz.findings import Findings, features
+from fuzz.judging import Judge, RefusedError
+from fuzz.reducer import reduce
+from generators.strategies import programs
+from generators.validate import validate
+from oracles.verdict import Finding
+
+HERE = Path(__file__).parent
+
+
+def case(name: str):
+    return load(CASES / f"{name}.json").program
+
+
+@pytest.fixture(scope="module")
+def fold_judge():
+    with Judge("fold") as judge:
+        judge(case("transposed-linear"))
+        yield judge
+
+
+def test_killing_the_child_costs_one_program_which_is_a_finding(fold_judge):
+    def kill() -> None:
+        time.sleep(0.3)
+        os.kill(fold_judge._sandbox.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    (finding,) = fold_judge(case("quantized-and-parametrized"), ("lowers",)).findings
+    thread.join()
+    assert finding.oracle == "lowers" and finding.exception == "SIGKILL" and finding.stage
+    assert "SIGKILL" in finding.got
+    assert fold_judge(case("weight-norm-conv1d")).outcome == "passes"
+
+
+@pytest.mark.parametrize("way", ["segfault", "hang", "abort"])
+def test_a_fold_that_kills_the_process_is_convicted_and_the_run_goes_on(monkeypatch, way):
+    monkeypatch.syspath_prepend(str(HERE))
+    with Judge(f"deadly_folds:{way}", seconds=20) as judge:
+        (finding, *_) = judge(case("transposed-linear"), ("lowers",)).findings
+        assert finding.attribution == "fault" and finding.stage == "fold"
+        expected = {"segfault": "SIGSEGV", "abort": "SIGABRT", "hang": "timeout"}
+        assert finding.exception == expected[way]
+        # The same fold lets a program without a transpose pass.
+        assert judge(case("spectral-norm-linear"), ("lowers",)).outcome == "passes"
+
+
+def test_a_subject_that_is_none_is_refused():
+    with Judge("deadly_folds:nothing") as judge, pytest.raises(RefusedError, match="expected a subject"):
+        judge(case("transposed-linear"))
+
+
+def test_verdicts_are_remembered(fold_judge):
+    program = case("weight-norm-conv1d")
+    first = fold_judge(program)
+    starts = fold_judge._sandbox.starts
+    os.kill(fold_judge._sandbox.pid, signal.SIGKILL)
+    assert fold_judge.known(program) and fold_judge(program) is first
+    assert fold_judge._sandbox.starts == starts
+
+
+def test_reducer_finds_the_consumer_and_its_weight():
+    """A finding stands in for the oracle: a linear whose weight is made by a narrow."""
+
+    def shows(program) -> bool:
+        validate(program)
+        for method in program.methods:
+            makers = {out: step for step in method.steps for out in step.outs}
+            for step in method.steps:
+                made = makers.get(step.args[1]) if step.op == "linear" else None
+                if made is not None and made.op == "narrow":
+                    return True
+        return False
+
+    large = [p for p in drawn(programs(("parametrizations", "mutations")), 900, 1, "reduce") if shows(p)]
+    assert len(large) >= 5
+    for program in large[:20]:
+        small = reduce(program, shows, seconds=30)
+        assert [step.op for _, step in small.walk()] == ["narrow", "linear"]
+        assert len(small.calls) == 1 and len(small.tensors) == 1 and len(small.methods[0].inputs) == 1
+
+
+def test_reducer_stops_in_time_with_the_best_so_far():
+    program = max(drawn(programs(), 60, 2, "slow"), key=lambda p: p.steps)
+
+    def shows(candidate) -> bool:
+        time.sleep(0.05)
+        return candidate.steps >= 2
+
+    started = time.monotonic()
+    small = reduce(program, shows, seconds=0.5)
+    assert time.monotonic() - started < 2
+    assert small.steps < program.steps
+
+
+FINDING = Finding("numerics", "fault", "rule", "expected", "got")
+
+
+def test_findings_are_on_disk_whole_and_once(tmp_path):
+    findings, other = Findings(tmp_path, "r"), Findings(tmp_path, "r")
+    program = case("slice-of-weight")
+    assert findings.claim(FINDING) and other.claim(FINDING) and not findings.claim(FINDING)
+    raw = findings.raw(FINDING, program, "some")
+    assert load(raw).program == program and load(raw).expect["some"].verdict == "numerics fault"
+    path = findings.reduced(FINDING, program, "some")
+    assert path is not None and load(path).program == program
+    assert other.reduced(FINDING, program, "some") is None
+    assert "narrow" in features(program)
+
+
+def test_an_error_of_the_engine_is_raised_and_not_taken_for_a_finding(tmp_path):
+    class Broken:
+        subject = "fold"
+
+        def known(self, program) -> bool:
+            return False
+
+        def __call__(self, program):
+            raise ZeroDivisionError("engine")
+
+    findings = Findings(tmp_path, "r")
+    with pytest.raises(ZeroDivisionError, match="engine"):
+        fuzz(programs(), Broken(), findings, Budget(programs=3), 0, "x")
+    assert findings.total().judged == 0
+
+
+def test_save_leaves_nothing_behind_when_it_fails(tmp_path):
+    loaded = load(CASES / "slice-of-weight.json")
+    with pytest.raises(TypeError):
+        save(msgspec.structs.replace(loaded, about=object()), tmp_path / "case.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_load_names_the_file(tmp_path):
+    with pytest.raises(CaseError, match=r"nowhere\.json: expected a readable case"):
+        load(tmp_path / "nowhere.json")

@@ -1,0 +1,190 @@
+"""The oracles: each is silent on a fold that is right, and each catches a fold that breaks its rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir.passes.constant_prop_pass import constant_prop_pass
+
+from corpus.store import CASES, load
+from fold import FoldingXnnpackPartitioner
+from fuzz.published import ConstantProp
+from fuzz.script import script
+from generators.program import Program
+from oracles.catalogue import ORACLES
+from oracles.evidence import Evidence
+from oracles.judge import judge_program
+from oracles.lowering import Partitions
+from oracles.original import ProgramOriginal
+from oracles.partitions import worse
+from oracles.stages import StageFailure, stage
+from oracles.subject import STOCK, Subject
+from oracles.verdict import Finding
+
+FOLD = Subject("fold", FoldingXnnpackPartitioner)
+PUBLISHED = Subject("constant-prop", ConstantProp)
+
+
+def case(name: str) -> Program:
+    return load(CASES / f"{name}.json").program
+
+
+def hook(function: Any) -> Subject:
+    class Partitioner(XnnpackPartitioner):
+        def transform_for_pre_decomposition(self, program):
+            return function(program)
+
+    return Subject("test", Partitioner)
+
+
+def frozen_state(program):
+    """Takes every write out of the program."""
+    program = program.run_decompositions({})
+    specs = program.graph_signature.output_specs
+    kept = [i for i, spec in enumerate(specs) if "MUTATION" not in spec.kind.name]
+    output = program.graph.output_node()
+    output.args = (tuple(output.args[0][i] for i in kept),)
+    program.graph_signature.output_specs = [specs[i] for i in kept]
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
+
+
+def doubled_weights(program):
+    """Keeps the graph and spoils the numbers."""
+    with torch.no_grad():
+        for tensor in program.state_dict.values():
+            tensor.mul_(2)
+    return program
+
+
+def crash(program):
+    raise IndexError("a fold that does not work\nat all")
+
+
+def folds_everything(program):
+    return constant_prop_pass(program.run_decompositions({}), set())
+
+
+def split(program):
+    """Hides the weight behind an op that XNNPACK does not take, where none was before."""
+    program = program.run_decompositions({})
+    for node in list(program.graph.nodes):
+        if node.target is torch.ops.aten.linear.default:
+            with program.graph.inserting_before(node):
+                weight = program.graph.call_function(torch.ops.aten.sort.default, (node.args[0],))
+                first = program.graph.call_function(torch.ops.aten.mul.Tensor, (node.args[1], 1.0))
+            weight.meta["val"] = (node.args[0].meta["val"], node.args[0].meta["val"].long())
+            first.meta["val"] = node.args[1].meta["val"]
+            node.replace_input_with(node.args[1], first)
+    program.graph_module.recompile()
+    return program
+
+
+BROKEN = {
+    "lowers": ("weight-norm-conv1d", crash),
+    "mutation": ("buffer-accumulates", frozen_state),
+    "quantization": ("quantized-weight", folds_everything),
+    "numerics": ("spectral-norm-linear", doubled_weights),
+}
+
+
+@pytest.mark.parametrize("oracle", BROKEN)
+def test_oracle_convicts_a_fold_that_breaks_its_rule(oracle):
+    name, function = BROKEN[oracle]
+    (finding, *_) = judge_program(case(name), hook(function), (oracle,)).findings
+    assert (finding.oracle, finding.attribution) == (oracle, "fault")
+    assert finding.rule == ORACLES[oracle].rule and finding.expected and finding.got
+
+
+def test_partitions_convicts_a_fold_that_is_worse_than_none():
+    (finding,) = judge_program(case("transposed-linear"), hook(split), ("partitions",)).findings
+    assert (finding.oracle, finding.attribution) == ("partitions", "fault")
+
+
+@pytest.mark.parametrize("name", [BROKEN[oracle][0] for oracle in BROKEN])
+def test_oracles_are_silent_on_the_fold(name):
+    verdict = judge_program(case(name), FOLD)
+    assert (verdict.outcome, verdict.findings) == ("passes", ())
+
+
+def test_no_fold_is_a_gap_and_not_a_fault():
+    (finding,) = judge_program(case("weight-norm-conv1d"), STOCK).findings
+    assert (finding.oracle, finding.attribution) == ("partitions", "gap")
+    assert "conv.weight" in finding.expected and "convolution" in finding.got
+
+
+def test_what_stock_lowering_breaks_too_is_upstream():
+    class Broken(XnnpackPartitioner):
+        def partition(self, exported_program):
+            raise RuntimeError("no partition for anybody")
+
+    (finding,) = judge_program(case("weight-norm-conv1d"), Subject("test", Broken), ("lowers",)).findings
+    assert finding.attribution == "upstream" and finding.exception == "RuntimeError"
+
+
+def test_a_fold_that_is_right_costs_one_lowering():
+    assert judge_program(case("weight-norm-conv1d"), FOLD).lowerings == 1
+
+
+def test_evidence_keeps_a_stage_that_raised():
+    evidence = Evidence(ProgramOriginal(case("spectral-norm-linear"), lambda name: None), hook(crash))
+    with pytest.raises(StageFailure) as first:
+        _ = evidence.lowered
+    with pytest.raises(StageFailure) as second:
+        _ = evidence.lowered
+    assert first.value is second.value
+    assert first.value.stage == "fold (test)" and first.value.exception == "IndexError"
+
+
+def test_stage_is_reported_before_it_runs():
+    heard = []
+    with (
+        pytest.raises(StageFailure, match="inner: KeyError"),
+        stage("outer", heard.append),
+        stage("inner", heard.append),
+    ):
+        raise KeyError("x")
+    assert heard == ["outer", "inner"]
+
+
+@pytest.mark.parametrize(
+    ("got", "than", "expected"),
+    [
+        ((1, []), (1, []), False),
+        ((2, ["a"]), (1, []), True),
+        ((2, []), (1, []), True),
+        ((2, []), (1, ["a"]), False),
+        ((1, []), (2, ["a"]), False),
+    ],
+)
+def test_worse(got, than, expected):
+    from collections import Counter
+
+    counts = [Partitions(number, Counter(ops)) for number, ops in (got, than)]
+    assert worse(*counts) is expected
+
+
+def test_fingerprint_tells_causes_apart():
+    base = Finding("lowers", "fault", "rule", "e", "g", exception="KeyError", frame="a.py:f")
+    same = Finding("lowers", "fault", "rule", "other", "numbers", exception="KeyError", frame="a.py:f")
+    other = Finding("lowers", "fault", "rule", "e", "g", exception="TypeError", frame="a.py:f")
+    blame = Finding("lowers", "upstream", "rule", "e", "g", exception="KeyError", frame="a.py:f")
+    assert base.fingerprint == same.fingerprint
+    assert len({base.fingerprint, other.fingerprint, blame.fingerprint}) == 3
+    assert base.cause == blame.cause
+
+
+@pytest.mark.parametrize("name", ["slice-of-weight", "kv-cache", "quantized-and-parametrized"])
+@pytest.mark.parametrize("subject", ["stock", "fold"])
+def test_what_was_run_and_the_script_export_the_same_graph(name, subject):
+    loaded = load(CASES / f"{name}.json")
+    shown: dict[str, Any] = {"__name__": "__main__"}
+    with pytest.raises(SystemExit):
+        exec(compile(script(loaded, subject), "script", "exec"), shown)
+    ours = ProgramOriginal(loaded.program, lambda stage: None).exported()["forward"]
+    assert str(shown["programs"]["forward"].graph) == str(ours.graph)
+    assert str(shown["programs"]["forward"].graph_signature) == str(ours.graph_signature)
