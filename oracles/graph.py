@@ -17,7 +17,8 @@ UNCOUNTED = ("getitem", DELEGATE)
 
 def op_name(target: Any) -> str:
     """``aten.linear.default`` for an op of the ATen or edge dialect, else the function's own name."""
-    target = getattr(target, "_op", target)
+    if not isinstance(target, torch._ops.OpOverload):
+        target = getattr(target, "_op", target)  # an op of the edge dialect wraps one of ATen's
     return str(target) if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
 
 

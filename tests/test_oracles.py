@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir.passes.constant_prop_pass import constant_prop_pass
 
 from corpus.store import CASES, load
-from fold import FoldingXnnpackPartitioner
+from fold import FoldingXnnpackPartitioner, WeightFold
 from fuzz.published import ConstantProp
 from fuzz.script import script
-from generators.program import Program
+from generators.program import Call, Input, Method, Program, Step, Tensor
+from oracles import graph
 from oracles.catalogue import ORACLES
 from oracles.evidence import Evidence
 from oracles.judge import judge_program
@@ -65,21 +65,24 @@ def crash(program):
     raise IndexError("a fold that does not work\nat all")
 
 
-def folds_everything(program):
-    return constant_prop_pass(program.run_decompositions({}), set())
+class SwallowsQuantization(WeightFold):
+    """The fold without the rule that Q/DQ ops stay."""
+
+    quantization = frozenset()
+
+    def pays(self, group):
+        return True
 
 
-def split(program):
-    """Hides the weight behind an op that XNNPACK does not take, where none was before."""
+def hidden_weights(program):
+    """Computes the weight of every linear, which was stored, so that XNNPACK no longer takes it."""
     program = program.run_decompositions({})
     for node in list(program.graph.nodes):
         if node.target is torch.ops.aten.linear.default:
             with program.graph.inserting_before(node):
-                weight = program.graph.call_function(torch.ops.aten.sort.default, (node.args[0],))
-                first = program.graph.call_function(torch.ops.aten.mul.Tensor, (node.args[1], 1.0))
-            weight.meta["val"] = (node.args[0].meta["val"], node.args[0].meta["val"].long())
-            first.meta["val"] = node.args[1].meta["val"]
-            node.replace_input_with(node.args[1], first)
+                times_one = program.graph.call_function(torch.ops.aten.mul.Tensor, (node.args[1], 1.0))
+            times_one.meta["val"] = node.args[1].meta["val"]
+            node.replace_input_with(node.args[1], times_one)
     program.graph_module.recompile()
     return program
 
@@ -87,7 +90,7 @@ def split(program):
 BROKEN = {
     "lowers": ("weight-norm-conv1d", crash),
     "mutation": ("buffer-accumulates", frozen_state),
-    "quantization": ("quantized-weight", folds_everything),
+    "quantization": ("quantized-weight", lambda program: SwallowsQuantization(program).fold()),
     "numerics": ("spectral-norm-linear", doubled_weights),
 }
 
@@ -101,7 +104,12 @@ def test_oracle_convicts_a_fold_that_breaks_its_rule(oracle):
 
 
 def test_partitions_convicts_a_fold_that_is_worse_than_none():
-    (finding,) = judge_program(case("transposed-linear"), hook(split), ("partitions",)).findings
+    plain = Program(
+        (Method("forward", (Input("x", (2, 4)),), (Step("linear", ("x", "w"), ("y",)),), ("y",)),),
+        (Call("forward"),),
+        (Tensor("w", "parameter", (4, 4)),),
+    )
+    (finding,) = judge_program(plain, hook(hidden_weights), ("partitions",)).findings
     assert (finding.oracle, finding.attribution) == ("partitions", "fault")
 
 
@@ -166,6 +174,16 @@ def test_worse(got, than, expected):
 
     counts = [Partitions(number, Counter(ops)) for number, ops in (got, than)]
     assert worse(*counts) is expected
+
+
+def test_ops_of_both_dialects_go_by_their_schema_name():
+    evidence = Evidence(ProgramOriginal(case("quantized-weight"), lambda name: None), FOLD)
+    ops = graph.ops(evidence.original.functional["forward"])
+    assert ops["aten.linear.default"] == 2
+    quantize = "quantized_decomposed.quantize_per_tensor.default"
+    assert graph.quantization_ops(ops)[quantize] == 1
+    assert evidence.quantization_ops == evidence.original.quantization_ops
+    assert evidence.stock.lowered.outside["aten.mm.default"] == 2
 
 
 def test_fingerprint_tells_causes_apart():
