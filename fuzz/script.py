@@ -13,7 +13,7 @@ from corpus.store import Case, Expectation
 from fuzz.subjects import BUILT_IN
 from generators.facts import facts_of
 from generators.program import Program
-from generators.render import render
+from generators.render import export_statements, render
 from oracles.catalogue import ORACLES
 
 IMPORTS = {
@@ -57,16 +57,8 @@ def script(case: Case, subject: str) -> str:
 
 def _main(program: Program, oracle: str, expected: Expectation) -> Iterator[str]:
     """Exports and lowers, then runs and compares as far as the oracle needs it."""
-    names = [method.name for method in program.methods]
-    if len(names) == 1:
-        yield "with torch.no_grad():"
-        yield f'    programs = {{"{names[0]}": torch.export.export(build(), INPUTS["{names[0]}"]())}}'
-    else:
-        yield "model, programs = build(), {}"
-        yield "for name, inputs in INPUTS.items():"
-        yield "    model.forward = getattr(model, name)"
-        yield "    with torch.no_grad():"
-        yield "        programs[name] = torch.export.export(model, inputs())"
+    yield "model = build()"
+    yield from export_statements(program)
     lower = "to_edge_transform_and_lower(programs, partitioner=[Partitioner()])"
     goal = ast.literal_eval(expected.goal)
     if oracle == "lowers" and expected.stage in BEFORE_SERIALIZE:
@@ -88,15 +80,18 @@ def _run(program: Program, lower: str, only: bool, goal: tuple[int, int, float])
     yield f"manager = {lower}.to_executorch({config})"
     yield "module = _load_for_executorch_from_buffer(manager.buffer)"
     calls = program.calls if only else program.calls[: call + 1]
-    indent, method, model = "", f'"{calls[0].method}"', "build()"
+    indent, method = "", f'"{calls[0].method}"'
+    sizes, given = "", ", ".join(f"{name}={size}" for name, size in calls[0].sizes.items())
+    if written or len(calls) > 1:
+        yield "model = build()"  # The exported one may have been called.
     if len(calls) > 1:
-        yield "model = build()"
-        yield f"for method, seed in CALLS[:{len(calls)}]:"
-        indent, method, model = "    ", "method", "model"
+        sizes, given = (", sizes", "**sizes") if program.dims else ("", "")
+        yield f"for method, seed{sizes} in CALLS[:{len(calls)}]:"
+        indent, method = "    ", "method"
     yield f"{indent}torch.manual_seed({'seed' if indent else calls[0].seed})"
-    yield f"{indent}inputs = INPUTS[{method}]()"
+    yield f"{indent}inputs = INPUTS[{method}]({given})"
     if not only:
-        eager = f"getattr({model}, {method})" if indent else f"{model}.{calls[0].method}"
+        eager = f"getattr(model, {method})" if indent else f"model.{calls[0].method}"
         copies = "*[item.clone() for item in inputs]" if written else "*inputs"
         if written:
             yield f"{indent}with torch.no_grad():"
@@ -104,9 +99,13 @@ def _run(program: Program, lower: str, only: bool, goal: tuple[int, int, float])
     got = "" if only else "got = "
     yield f"{indent}{got}module.run_method({method}, inputs)"
     if not only:
-        outputs = next(m.outputs for m in program.methods if m.name == calls[-1].method)
-        wanted = "expected" if len(outputs) == 1 else f"expected[{output}]"
-        yield f"off = (got[{output}] - {wanted}).abs().max().item()"
+        method_called = next(m for m in program.methods if m.name == calls[-1].method)
+        wanted = "expected" if len(method_called.outputs) == 1 else f"expected[{output}]"
+        # The runtime returns the inputs that are written before the outputs.
+        written_inputs = facts_of(program).written[method_called.name] & {
+            i.name for i in method_called.inputs
+        }
+        yield f"off = (got[{output + len(written_inputs)}] - {wanted}).abs().max().item()"
         text = f"off by {{off}}, where rounding explains {allowed:.2g}"
         yield f'raise SystemExit(0 if off <= {allowed:.2g} else f"{text}")'
 

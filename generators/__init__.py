@@ -8,10 +8,14 @@ one module per feature family), ``validate``, ``builder`` and ``strategies`` (dr
 # Each of these fills the vocabulary and the members; whoever imports the package sees them complete.
 from generators import (  # noqa: F401
     blocks,
+    cells,
+    expressions,
     factories,
     layers,
     mutations,
     parametrizations,
     quantization,
     randomness,
+    structure,
+    tensors,
 )

@@ -1,58 +1,47 @@
 """Blocks around the GEMM consumers: a consumer with a drawn weight and bias, or a plain activation op.
 
-They are members of the family ``consumers``, which every program may use: without a consumer there is
-nothing to fold.
+They are members of the family ``consumers``. Blocks that hold a whole network cell are in ``cells``.
 """
 
 from __future__ import annotations
 
 from generators.builder import DEPTH, Builder
 from generators.consumers import FAMILY
-from generators.members import Admits, Shape, block, of_kind
-from generators.program import Parametrization, Target
-from generators.vocabulary import PARAMETRIZATIONS
+from generators.members import Shape, block, rank
 
 
-def rank(*ranks: int) -> Admits:
-    """Admits activations of these numbers of dimensions."""
-    return lambda shape: len(shape) in ranks
+def matrix_like(shape: Shape) -> bool:
+    """Admits two dimensions and more."""
+    return len(shape) > 1
 
 
-def _bias(b: Builder, channels: int) -> list[str]:
+def bias_of(b: Builder, channels: int) -> list[str]:
+    """No bias, or one of [channels]."""
     return [b.weight((channels,), DEPTH - 1)] if b.coin() else []
 
 
-def _parametrizations(b: Builder, weight: Shape, bias: Shape | None) -> list[Parametrization]:
-    """None, one or a chain of two on the weight; on the bias now and then."""
-    allowed = [member for member in of_kind("layer") if member.name in b.members]
-    drawn: list[Parametrization] = []
-    for _ in range(b.integer(0, 2) if allowed else 0):
-        target: Target = "bias" if bias and b.pick([False, False, False, True]) else "weight"
-        shape = bias if bias and target == "bias" else weight
-        chained = any(item.target == target for item in drawn)
-        fits = [
-            member
-            for member in allowed
-            if member.admits(shape) and not (chained and PARAMETRIZATIONS[member.name].first)
-        ]
-        if fits:
-            drawn.append(b.pick(fits).draw(b, target))
-    return drawn
-
-
-@block(FAMILY, "linear", lambda shape: len(shape) > 1)
+@block(FAMILY, "linear", matrix_like)
 def draw_linear(b: Builder, x: str) -> str:
     """``F.linear`` over the last dimension."""
     shape = (b.channels(), b.shape(x)[-1])
-    return b.step("linear", x, b.weight(shape, DEPTH), *_bias(b, shape[0]))
+    return b.step("linear", x, b.weight(shape, DEPTH), *bias_of(b, shape[0]))
 
 
-@block(FAMILY, "linear-layer", lambda shape: len(shape) > 1)
+@block(FAMILY, "linear-layer", matrix_like)
 def draw_linear_layer(b: Builder, x: str) -> str:
-    """``nn.Linear``, perhaps under parametrizations, called once or twice."""
+    """``nn.Linear``, perhaps under parametrizations."""
     inner, outer, bias = b.shape(x)[-1], b.channels(), b.coin()
-    drawn = _parametrizations(b, (outer, inner), (outer,) if bias else None)
+    drawn = b.parametrizations((outer, inner), (outer,) if bias else None)
     return b.call(b.layer("Linear", drawn, in_features=inner, out_features=outer, bias=bias), x)
+
+
+@block(FAMILY, "half-linear", matrix_like)
+def draw_half_linear(b: Builder, x: str) -> str:
+    """``F.linear`` in float16, its weight stored transposed or as it is."""
+    shape = (b.channels(), b.shape(x)[-1])
+    if b.coin():
+        return b.step("half_linear", x, b.step("t", b.tensor("parameter", shape[::-1], dtype="float16")))
+    return b.step("half_linear", x, b.tensor("parameter", shape, dtype="float16"))
 
 
 def _conv_attrs(b: Builder, channels: int) -> dict[str, int]:
@@ -60,70 +49,98 @@ def _conv_attrs(b: Builder, channels: int) -> dict[str, int]:
     return {"stride": b.integer(1, 2), "padding": b.integer(0, 2), "groups": groups}
 
 
+def _conv(b: Builder, x: str, op: str) -> str:
+    channels, *sizes = b.shape(x)[1:]
+    attrs = _conv_attrs(b, channels)
+    kernel = b.integer(1, min(3, *sizes))
+    outer = attrs["groups"] * b.integer(1, 2)
+    drawn = b.weight((outer, channels // attrs["groups"], *[kernel] * len(sizes)), DEPTH)
+    return b.step(op, x, drawn, *bias_of(b, outer), dilation=1, **attrs)
+
+
+def _conv_layer(b: Builder, x: str, kind: str) -> str:
+    inner, *sizes = b.shape(x)[1:]
+    attrs, bias = _conv_attrs(b, inner), b.coin()
+    kernel = b.integer(1, min(3, *sizes))
+    outer = attrs["groups"] * b.integer(1, 2)
+    weight = (outer, inner // attrs["groups"], *[kernel] * len(sizes))
+    drawn = b.parametrizations(weight, (outer,) if bias else None)
+    named = {"in_channels": inner, "out_channels": outer, "kernel_size": kernel, "bias": bias}
+    return b.call(b.layer(kind, drawn, **named, dilation=1, **attrs), x)
+
+
 @block(FAMILY, "conv1d", rank(3))
 def draw_conv1d(b: Builder, x: str) -> str:
-    """``F.conv1d``, also grouped and depthwise."""
-    channels, length = b.shape(x)[1:]
-    attrs = _conv_attrs(b, channels)
-    kernel = b.integer(1, min(3, length))
-    outer = attrs["groups"] * b.integer(1, 2)
-    drawn = b.weight((outer, channels // attrs["groups"], kernel), DEPTH)
-    return b.step("conv1d", x, drawn, *_bias(b, outer), dilation=1, **attrs)
+    """``F.conv1d``, also grouped, strided and padded."""
+    return _conv(b, x, "conv1d")
 
 
 @block(FAMILY, "conv1d-layer", rank(3))
 def draw_conv1d_layer(b: Builder, x: str) -> str:
     """``nn.Conv1d``, perhaps under parametrizations."""
-    channels, length = b.shape(x)[1:]
-    attrs = _conv_attrs(b, channels)
-    kernel = b.integer(1, min(3, length))
-    return _conv_layer(b, x, "Conv1d", (kernel,), dilation=1, **attrs)
+    return _conv_layer(b, x, "Conv1d")
 
 
 @block(FAMILY, "conv2d", rank(4))
 def draw_conv2d(b: Builder, x: str) -> str:
-    """``F.conv2d``, also grouped and depthwise."""
-    channels, height, width = b.shape(x)[1:]
-    attrs = _conv_attrs(b, channels)
-    kernel = b.integer(1, min(3, height, width))
-    outer = attrs["groups"] * b.integer(1, 2)
-    drawn = b.weight((outer, channels // attrs["groups"], kernel, kernel), DEPTH)
-    return b.step("conv2d", x, drawn, *_bias(b, outer), dilation=1, **attrs)
+    """``F.conv2d``, also grouped, strided and padded."""
+    return _conv(b, x, "conv2d")
 
 
 @block(FAMILY, "conv2d-layer", rank(4))
 def draw_conv2d_layer(b: Builder, x: str) -> str:
     """``nn.Conv2d``, perhaps under parametrizations."""
-    channels, height, width = b.shape(x)[1:]
-    attrs = _conv_attrs(b, channels)
-    kernel = b.integer(1, min(3, height, width))
-    return _conv_layer(b, x, "Conv2d", (kernel, kernel), dilation=1, **attrs)
+    return _conv_layer(b, x, "Conv2d")
 
 
-def _conv_layer(b: Builder, x: str, kind: str, kernel: Shape, **attrs: int) -> str:
-    inner, groups, bias = b.shape(x)[1], attrs["groups"], b.coin()
-    outer = groups * b.integer(1, 2)
-    weight = (outer, inner // groups, *kernel)
-    drawn = _parametrizations(b, weight, (outer,) if bias else None)
-    sizes = {"in_channels": inner, "out_channels": outer, "kernel_size": kernel[0], "bias": bias}
-    return b.call(b.layer(kind, drawn, **sizes, **attrs), x)
+@block(FAMILY, "depthwise-conv", rank(3, 4))
+def draw_depthwise(b: Builder, x: str) -> str:
+    """A convolution with one group for each channel."""
+    channels, *sizes = b.shape(x)[1:]
+    drawn = b.weight((channels, 1, *[1] * len(sizes)), DEPTH)
+    attrs = {"stride": 1, "padding": 0, "dilation": 1, "groups": channels}
+    return b.step(f"conv{len(sizes)}d", x, drawn, *bias_of(b, channels), **attrs)
+
+
+@block(FAMILY, "dilated-conv", rank(3))
+def draw_dilated(b: Builder, x: str) -> str:
+    """A dilated ``F.conv1d``, padded to keep its length."""
+    channels = b.shape(x)[1]
+    drawn = b.weight((b.channels(), channels, 3), DEPTH)
+    return b.step("conv1d", x, drawn, stride=1, padding=2, dilation=2, groups=1)
+
+
+@block(FAMILY, "same-conv", rank(3))
+def draw_same_conv(b: Builder, x: str) -> str:
+    """``F.conv1d`` with ``padding='same'``."""
+    channels = b.shape(x)[1]
+    drawn = b.weight((b.channels(), channels, b.pick([3, 2])), DEPTH)
+    return b.step("conv1d_same", x, drawn, dilation=b.integer(1, 2), groups=1)
 
 
 @block(FAMILY, "conv-transpose1d", rank(3))
 def draw_conv_transpose1d(b: Builder, x: str) -> str:
     """``F.conv_transpose1d``."""
-    channels = b.shape(x)[1]
-    outer = b.channels()
+    channels, outer = b.shape(x)[1], b.channels()
     drawn = b.weight((channels, outer, b.integer(1, 3)), DEPTH)
-    bias = _bias(b, outer)
-    return b.step("conv_transpose1d", x, drawn, *bias, stride=b.integer(1, 2), padding=0, groups=1)
+    attrs = {"stride": b.integer(1, 2), "padding": 0, "groups": 1}
+    return b.step("conv_transpose1d", x, drawn, *bias_of(b, outer), **attrs)
+
+
+@block(FAMILY, "conv-transpose2d", rank(4))
+def draw_conv_transpose2d(b: Builder, x: str) -> str:
+    """``F.conv_transpose2d``."""
+    channels, outer, kernel = b.shape(x)[1], b.channels(), b.integer(1, 2)
+    drawn = b.weight((channels, outer, kernel, kernel), DEPTH)
+    attrs = {"stride": b.integer(1, 2), "padding": 0, "groups": 1}
+    return b.step("conv_transpose2d", x, drawn, *bias_of(b, outer), **attrs)
 
 
 @block(FAMILY, "conv-transpose1d-layer", rank(3))
 def draw_conv_transpose1d_layer(b: Builder, x: str) -> str:
     """``nn.ConvTranspose1d``, perhaps under parametrizations."""
     channels, outer, kernel, bias = b.shape(x)[1], b.channels(), b.integer(1, 3), b.coin()
-    drawn = _parametrizations(b, (channels, outer, kernel), (outer,) if bias else None)
+    drawn = b.parametrizations((channels, outer, kernel), (outer,) if bias else None)
     attrs = {"stride": b.integer(1, 2), "padding": 0, "groups": 1, "bias": bias}
     sizes = {"in_channels": channels, "out_channels": outer, "kernel_size": kernel}
     return b.call(b.layer("ConvTranspose1d", drawn, **sizes, **attrs), x)
@@ -143,19 +160,84 @@ def draw_addmm(b: Builder, x: str) -> str:
     return b.step("addmm", bias, x, b.weight((b.shape(x)[1], outer), DEPTH))
 
 
-@block(FAMILY, "matmul", lambda shape: len(shape) > 1)
+@block(FAMILY, "matmul", matrix_like)
 def draw_matmul(b: Builder, x: str) -> str:
     """``torch.matmul`` of an activation of any rank with a weight of [in, out]."""
     return b.step("matmul", x, b.weight((b.shape(x)[-1], b.channels()), DEPTH))
 
 
-@block(FAMILY, "packed-projections", rank(2, 3))
-def draw_packed_projections(b: Builder, x: str) -> str:
-    """Three linears that share one packed weight, chunked: attention's in-projection."""
+@block(FAMILY, "batched-matmul", rank(3), static=True)
+def draw_batched_matmul(b: Builder, x: str) -> str:
+    """``torch.bmm`` or ``torch.baddbmm`` with a computed weight for each batch."""
+    batch, rows, inner = b.shape(x)
+    outer = b.channels()
+    drawn = b.weight((batch, inner, outer), DEPTH)
+    if b.coin():
+        return b.step("baddbmm", b.weight((batch, rows, outer), DEPTH - 1), x, drawn)
+    return b.step("bmm", x, drawn)
+
+
+@block(FAMILY, "einsum", rank(3))
+def draw_einsum(b: Builder, x: str) -> str:
+    """``torch.einsum`` of an activation and a computed weight."""
+    return b.step("einsum", x, b.weight((b.channels(), b.shape(x)[-1]), DEPTH))
+
+
+@block(FAMILY, "bilinear", matrix_like, often=2)
+def draw_bilinear(b: Builder, x: str) -> str:
+    """``F.bilinear``, which ExecuTorch does not take."""
+    inner = b.shape(x)[-1]
+    return b.step("bilinear", x, x, b.weight((b.channels(), inner, inner), DEPTH))
+
+
+@block(FAMILY, "prelu", matrix_like)
+def draw_prelu(b: Builder, x: str) -> str:
+    """``F.prelu`` with computed slopes."""
+    return b.step("prelu", x, b.weight(b.shape(x)[1:2], DEPTH))
+
+
+@block(FAMILY, "batch-norm", rank(3))
+def draw_batch_norm(b: Builder, x: str) -> str:
+    """A convolution and a batch norm with a computed affine."""
+    channels, outer = b.shape(x)[1], b.channels()
+    attrs = {"stride": 1, "padding": 1, "dilation": 1, "groups": 1}
+    x = b.step("conv1d", x, b.weight((outer, channels, 3), DEPTH), **attrs)
+    statistics = b.tensor("buffer", (outer,)), b.tensor("buffer", (outer,), "positive")
+    affine = b.weight((outer,), DEPTH - 1), b.tensor("parameter", (outer,))
+    return b.step("batch_norm", x, *statistics, *affine)
+
+
+@block(FAMILY, "layer-norm", matrix_like)
+def draw_layer_norm(b: Builder, x: str) -> str:
+    """``F.layer_norm`` with a computed affine."""
+    shape = b.shape(x)[-1:]
+    return b.step("layer_norm", x, b.weight(shape, DEPTH), b.tensor("parameter", shape))
+
+
+@block(FAMILY, "group-norm", rank(3, 4))
+def draw_group_norm(b: Builder, x: str) -> str:
+    """``F.group_norm`` with a computed affine."""
+    shape = b.shape(x)[1:2]
+    groups = 2 if shape[0] % 2 == 0 else 1
+    return b.step("group_norm", x, b.weight(shape, DEPTH), b.tensor("parameter", shape), groups=groups)
+
+
+@block(FAMILY, "computed-bias", matrix_like)
+def draw_computed_bias(b: Builder, x: str) -> str:
+    """A linear whose weight is a plain parameter and whose bias is computed."""
     inner, outer = b.shape(x)[-1], b.channels()
-    packed = b.weight((3 * outer, inner), DEPTH - 1)
-    first, second, third = (b.step("linear", x, part) for part in b.steps("chunk", packed, chunks=3, dim=0))
-    return b.step("add", b.step("mul", first, second), third)
+    bias = b.weight((outer,), DEPTH)
+    return b.step("linear", x, b.tensor("parameter", (outer, inner)), bias)
+
+
+@block(FAMILY, "shared-bias", matrix_like)
+def draw_shared_bias(b: Builder, x: str) -> str:
+    """One computed bias that two linears add."""
+    inner, outer = b.shape(x)[-1], b.channels()
+    bias = b.step("mul", b.weight((outer,), DEPTH - 1), b.tensor("parameter", (outer,)))
+    first = b.step("linear", x, b.weight((outer, inner), DEPTH), bias)
+    second = b.step("linear", x, b.tensor("parameter", (outer, inner)), bias)
+    return b.step("add", first, second)
 
 
 @block(FAMILY, "activation")
@@ -170,7 +252,7 @@ def draw_mean(b: Builder, x: str) -> str:
     return b.step("mean", x, dim=-1)
 
 
-@block(FAMILY, "weight-on-activation")
+@block(FAMILY, "weight-on-activation", matrix_like, static=True)
 def draw_weight_on_activation(b: Builder, x: str) -> str:
     """A computed value that is not the weight of a consumer: added to the activation."""
-    return b.step("add", x, b.weight(b.shape(x)[-1:], DEPTH - 1))
+    return b.step("add", x, b.weight(b.pick([b.shape(x)[-1:], b.shape(x)[-2:]]), DEPTH, gemm=False))

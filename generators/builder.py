@@ -7,39 +7,54 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from generators.members import MEMBERS, Member, Shape, of_kind
-from generators.program import Call, Input, Layer, Method, Parametrization, Program, Step, Tensor
+from generators.members import MEMBERS, Member, Shape
+from generators.program import Call, Dim, Input, Layer, Method, Parametrization, Program, Step, Tensor
 from generators.vocabulary import LAYERS, OPS, Type
 
 T = TypeVar("T")
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-
 DEPTH = 3
 """How deep a weight expression may be."""
-ODDS = {True: (True, False, False, False), False: (True, True, False)}
-"""Whether a weight is a plain parameter: at the consumer itself, and inside an expression."""
+SHAPES: tuple[Shape, ...] = ((2, 4), (2, 4, 6), (1, 4, 5, 5))
+"""Of activations."""
+MATMULS = ("lora", "product", "weight-einsum")
+PLAIN = (False, False, False, True)
+"""Whether a weight is left plain although there is something to make it of."""
 
 
 class Builder:
-    """Grows one method. Every value has a known type; every name is new.
+    """Grows one program, method by method. Every value has a known type; every name is new.
 
     Args:
-        draw: Hypothesis' draw function.
-        members: names of the members that this program may use (swarm testing).
+        draw: Hypothesis' draw function, or one that always takes the first choice.
+        members: what the program is to hold (swarm testing), in the order in which it is tried.
     """
 
-    def __init__(self, draw: Draw, members: frozenset[str]) -> None:
+    def __init__(self, draw: Draw, members: Sequence[str]) -> None:
         self.draw = draw
-        self.members = members
+        self.members = tuple(members)
+        self.pending = [MEMBERS[name] for name in members]
+        self.placed: dict[str, None] = {}
         self.types: dict[str, Type] = {}
+        self.dynamic: set[str] = set()
         self.tensors: list[Tensor] = []
         self.layers: list[Layer] = []
+        self.branches: list[Method] = []
+        self.methods: list[Method] = []
+        self.dims: list[Dim] = []
+        self.options: dict[str, Any] = {}
+        self.widths: tuple[int, ...] = (4, 3, 8, 7)
+        self.shapes = SHAPES
+        self._begin("forward")
+
+    def _begin(self, name: str) -> None:
+        self._method = name
         self.inputs: list[Input] = []
         self.body: list[Step] = []
+        self.streams: list[str] = []
         self.extra_outputs: list[str] = []
-        self.quantization: str | None = None
-        self.widths: tuple[int, ...] = (4, 3, 8, 7)
+        self._local: set[str] = set()
 
     # Draws. The first choice is always the plainest, because that is what shrinking goes for.
 
@@ -49,7 +64,7 @@ class Builder:
 
     def pick(self, choices: Sequence[T]) -> T:
         """One of ``choices``."""
-        return self.draw(st.sampled_from(list(choices)))
+        return self.draw(st.sampled_from(choices)) if len(choices) > 1 else choices[0]
 
     def coin(self) -> bool:
         """True or false; shrinks to false."""
@@ -62,27 +77,26 @@ class Builder:
     # Parts of the program.
 
     def _name(self, prefix: str) -> str:
-        taken = {name for name in self.types if name.startswith(prefix)}
-        taken |= {layer.name for layer in self.layers}
+        taken = {*self.types, *(layer.name for layer in self.layers), *(m.name for m in self.branches)}
         return next(f"{prefix}{i}" for i in range(len(taken) + 1) if f"{prefix}{i}" not in taken)
 
-    def tensor(self, role: str, shape: Shape, values: str = "randn") -> str:
-        """A new parameter, buffer or inline constant."""
+    def tensor(self, role: str, shape: Shape, values: str = "randn", **options: Any) -> str:
+        """A new parameter, buffer or inline constant; ``options`` are further fields of ``Tensor``."""
         name = self._name({"parameter": "w", "buffer": "b", "constant": "c"}[role])
-        self.tensors.append(Tensor(name, role, tuple(shape), values))  # type: ignore[arg-type]
-        self.types[name] = Type(tuple(shape))
+        self.tensors.append(Tensor(name, role, tuple(shape), values, **options))  # type: ignore[arg-type]
+        self.types[name] = Type(tuple(shape), self.tensors[-1].dtype)
         return name
 
     def input(self, shape: Shape, high: int | None = None) -> str:
         """A new positional input: float32, or int64 below ``high``."""
         name = self._name("x" if high is None else "i")
         self.inputs.append(Input(name, tuple(shape), high))
-        self.types[name] = Type(tuple(shape), "float32" if high is None else "int64")
+        self._value(name, Type(tuple(shape), "float32" if high is None else "int64"))
         return name
 
     def layer(self, kind: str, parametrizations: Sequence[Parametrization] = (), **attrs: Any) -> str:
         """A new layer; the name says what it is."""
-        name = self._name({"Linear": "linear"}.get(kind, "conv"))
+        name = self._name({"Linear": "linear", "Embedding": "embedding"}.get(kind, "conv"))
         self.layers.append(Layer(name, kind, attrs, tuple(parametrizations)))
         return name
 
@@ -107,56 +121,147 @@ class Builder:
         given = LAYERS[found.kind].infer(self.types[arg], found.attrs)
         return self._append("call", (arg,), {"layer": layer}, [given])[0]
 
+    def branch(self, grow: Callable[[str], str], shape: Shape) -> str:
+        """A new branch for ``cond``: ``grow`` makes its one output from its one input of ``shape``."""
+        name = self._name("branch")
+        outer = self.inputs, self.body
+        self.inputs, self.body = [], []
+        output = grow(self.input(shape))
+        self.branches.append(Method(name, tuple(self.inputs), tuple(self.body), (output,)))
+        self.inputs, self.body = outer
+        return name
+
     def _append(self, op: str, args: Sequence[str], attrs: Any, types: Sequence[Type]) -> list[str]:
         outs = []
         for given in types:
             outs.append(self._name("v"))
-            self.types[outs[-1]] = given
+            self._value(outs[-1], given)
+        if self.dynamic.intersection(args):
+            self.dynamic |= set(outs)
         self.body.append(Step(op, tuple(args), tuple(outs), attrs))
         return outs
+
+    def _value(self, name: str, given: Type) -> None:
+        self.types[name] = given
+        self._local.add(name)
 
     def shape(self, name: str) -> Shape:
         """Shape of a value."""
         return self.types[name].shape
 
-    # Demand-driven drawing.
+    # Demand-driven drawing: what is pending comes first, so that every member of the swarm is placed.
 
-    def weight(self, shape: Shape, depth: int) -> str:
+    def _use(self, found: Member) -> Member:
+        if found in self.pending:
+            self.pending.remove(found)
+        self.placed[found.name] = None
+        return found
+
+    def _next(self, kind: str, shape: Shape, fits: Callable[[Member], bool]) -> Member | None:
+        for found in self.pending:
+            if found.kind == kind and found.admits(shape) and fits(found):
+                return self._use(found)
+        return None
+
+    def weight(self, shape: Shape, depth: int, gemm: bool = True) -> str:
         """A value of ``shape`` from the members that may make weights, at most ``depth`` deep."""
-        plain = MEMBERS["parameter"]
+        if depth <= 0 or self.pick(PLAIN):
+            return self.leaf(shape)
+        found = self._next("weight", shape, lambda one: not gemm or self.lowers(one))
+        return found.draw(self, shape, depth - 1) if found else self.leaf(shape)
+
+    def leaf(self, shape: Shape) -> str:
+        """An owned tensor of ``shape``, or what is read of one: plain unless a member is pending."""
+        found = self._next("leaf", shape, lambda one: True)
+        return found.draw(self, shape) if found else self.tensor("parameter", shape)
+
+    def lowers(self, found: Member) -> bool:
+        """Whether a GEMM of the program may have such a weight.
+
+        PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a
+        matmul; the kernel of that op aborts the process.
+        """
+        pt2e = str(self.options.get("quantization")).startswith("pt2e")
+        return not pt2e or not (found.family in ("mutations", "randomness") or found.name in MATMULS)
+
+    def parametrizations(self, weight: Shape, bias: Shape | None) -> list[Parametrization]:
+        """Pending parametrizations for the weight of a layer; on the bias now and then."""
+        drawn: list[Parametrization] = []
+        for _ in range(2):
+            on_bias = bias is not None and self.pick(PLAIN)
+            shape = bias if on_bias and bias is not None else weight
+            target = "bias" if on_bias else "weight"
+            if any(item.target == target for item in drawn):
+                continue
+            found = self._next("layer", shape, lambda one: True)
+            drawn += found.draw(self, target, shape) if found else []
+        return drawn
+
+    def place(self, found: Member) -> None:
+        """Draws a member that is no part of a method's flow."""
+        self._use(found).draw(self)
+
+    def block(self, found: Member) -> None:
+        """Steps of one block member, on an activation that it admits."""
         fits = [
-            member
-            for member in of_kind("weight")
-            if member.name in self.members and member.admits(shape) and self._lowers(member)
+            name
+            for name in self.streams
+            if found.admits(self.shape(name)) and not (found.static and name in self.dynamic)
         ]
-        # A single step on a plain parameter is common, and a pile of them now and then.
-        if depth <= 0 or not fits or self.pick(ODDS[depth >= DEPTH]):
-            return plain.draw(self, shape, 0)
-        return self.pick(fits).draw(self, shape, depth - 1)
+        if fits:
+            x = self.pick(fits)
+            self.streams.remove(x)
+        else:
+            x = self._activation(found)
+        self._use(found)
+        self.streams.append(found.draw(self, x))
 
-    def _lowers(self, member: Member) -> bool:
-        """PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a
-        matmul; the kernel of that op aborts the process."""
-        pt2e = self.quantization is not None and self.quantization.startswith("pt2e")
-        return not pt2e or not (member.family in ("mutations", "randomness") or member.name == "lora")
+    def _activation(self, found: Member) -> str:
+        """A new input that a block admits, of a dynamic batch where the program has one and the block can."""
+        admitted = [shape for shape in (*self.shapes, *SHAPES) if found.admits(shape)]
+        shape = self.pick(admitted[: len(self.shapes)])
+        x = self.input(shape)
+        batch = [dim.name for dim in self.dims if dim.name == "batch"]
+        if batch and not found.static:
+            self.inputs[-1] = Input(x, shape, dims=(batch[0], *[""] * (len(shape) - 1)))
+            self.dynamic.add(x)
+        return x
 
-    def block(self, activation: str) -> str:
-        """Steps of one member that take and give an activation."""
-        fits = [
-            member
-            for member in of_kind("block")
-            if member.name in self.members and member.admits(self.shape(activation))
-        ]
-        return self.pick(fits).draw(self, activation) if fits else activation
+    def choose(self, condition: str, x: str, then: str, other: str) -> str:
+        """Appends a ``cond`` step over two branches that give what ``x`` is."""
+        attrs = {"then": then, "other": other}
+        return self._append("cond", (condition, x), attrs, [self.types[x]])[0]
 
-    def finish(self, activation: str, calls: int) -> Program:
-        """The program: one method that returns the activation and the extra outputs."""
-        outputs = tuple(dict.fromkeys([activation, *self.extra_outputs]))
-        method = Method("forward", tuple(self.inputs), tuple(self.body), outputs)
+    # The program.
+
+    def finish_method(self) -> None:
+        """Ends the method: it returns its activations and the extra outputs."""
+        outputs = tuple(dict.fromkeys([*self.streams, *self.extra_outputs]))
+        if self.options.get("joint"):
+            outputs = (self.step("loss", self.streams[0]), *outputs[1:])
+        self.methods.append(Method(self._method, tuple(self.inputs), tuple(self.body), outputs))
+        for name in self._local:
+            del self.types[name]
+
+    def second_method(self, name: str) -> None:
+        """Begins another method, which shares the tensors and layers."""
+        self._begin(name)
+
+    def program(self, calls: int) -> Program:
+        """The program, called in turns, at every size of its dynamic dimensions."""
+        made = []
+        for seed in range(calls):
+            sizes = {dim.name: (0, dim.low, dim.high)[seed % 3] for dim in self.dims}
+            for method in self.methods:
+                own = {name for item in method.inputs for name in item.dims}
+                wanted = {name: size for name, size in sizes.items() if size and name in own}
+                made.append(Call(method.name, seed, wanted))
         return Program(
-            methods=(method,),
-            calls=tuple(Call("forward", seed) for seed in range(calls)),
+            methods=tuple(self.methods),
+            calls=tuple(made),
             tensors=tuple(self.tensors),
             layers=tuple(self.layers),
-            quantization=self.quantization,
+            branches=tuple(self.branches),
+            dims=tuple(self.dims),
+            **self.options,
         )

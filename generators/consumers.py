@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from generators.program import Attributes
 from generators.vocabulary import (
+    DIM,
     Attr,
-    Effect,
     Op,
     Type,
     TypeRuleError,
@@ -19,7 +19,9 @@ from generators.vocabulary import (
     broadcast_shapes,
     dim_of,
     expect,
-    same,
+    floats,
+    number,
+    same_float,
 )
 
 FAMILY = "consumers"
@@ -33,15 +35,6 @@ CONV_ATTRS = {
 TRANSPOSED_ATTRS = {name: CONV_ATTRS[name] for name in ("stride", "padding", "groups")}
 
 
-def _number(attrs: Attributes, name: str) -> int:
-    return int(attrs[name])  # type: ignore[arg-type]
-
-
-def _float32(types: Sequence[Type]) -> None:
-    for item in types:
-        expect(item.dtype == "float32", "float32 arguments", item)
-
-
 def _bias(types: Sequence[Type], channels: int) -> None:
     if len(types) > 2:
         expect(types[2].shape == (channels,), f"a bias of shape [{channels}]", types[2])
@@ -49,7 +42,7 @@ def _bias(types: Sequence[Type], channels: int) -> None:
 
 def linear_type(types: Sequence[Type], attrs: Attributes) -> list[Type]:
     """``F.linear``: input [..., in], weight [out, in], bias [out]."""
-    _float32(types)
+    floats(types)
     data, weight = types[0].shape, types[1].shape
     expect(len(weight) == 2, "a weight of two dimensions", types[1])
     expect(bool(data) and data[-1] == weight[1], f"an input of [..., {weight[1]}]", types[0])
@@ -59,15 +52,15 @@ def linear_type(types: Sequence[Type], attrs: Attributes) -> list[Type]:
 
 def conv_type(rank: int, types: Sequence[Type], attrs: Attributes) -> list[Type]:
     """``F.conv1d`` and ``F.conv2d``: input [N, in, *L], weight [out, in / groups, *K], bias [out]."""
-    _float32(types)
+    floats(types)
     data, weight = types[0].shape, types[1].shape
-    groups = _number(attrs, "groups")
+    groups = number(attrs, "groups")
     expect(len(data) == rank + 2, f"an input of {rank + 2} dimensions", types[0])
     expect(len(weight) == rank + 2, f"a weight of {rank + 2} dimensions", types[1])
     expect(weight[1] * groups == data[1], f"{weight[1] * groups} input channels", data[1])
     expect(weight[0] % groups == 0, f"output channels divisible by groups={groups}", weight[0])
     _bias(types, weight[0])
-    stride, padding, dilation = (_number(attrs, n) for n in ("stride", "padding", "dilation"))
+    stride, padding, dilation = (number(attrs, n) for n in ("stride", "padding", "dilation"))
     lengths = [
         (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
         for size, kernel in zip(data[2:], weight[2:], strict=True)
@@ -78,9 +71,9 @@ def conv_type(rank: int, types: Sequence[Type], attrs: Attributes) -> list[Type]
 
 def conv_transpose_type(types: Sequence[Type], attrs: Attributes) -> list[Type]:
     """``F.conv_transpose1d``: input [N, in, L], weight [in, out / groups, K], bias [out]."""
-    _float32(types)
+    floats(types)
     data, weight = types[0].shape, types[1].shape
-    groups, stride, padding = (_number(attrs, n) for n in ("groups", "stride", "padding"))
+    groups, stride, padding = (number(attrs, n) for n in ("groups", "stride", "padding"))
     expect(len(data) == 3 and len(weight) == 3, "three dimensions", f"{types[0]}, {types[1]}")
     expect(weight[0] == data[1], f"{weight[0]} input channels", data[1])
     expect(weight[0] % groups == 0, f"input channels divisible by groups={groups}", weight[0])
@@ -92,7 +85,7 @@ def conv_transpose_type(types: Sequence[Type], attrs: Attributes) -> list[Type]:
 
 def matmul_type(types: Sequence[Type], attrs: Attributes) -> list[Type]:
     """``torch.matmul``: [..., n, k] by [k, m] or batched."""
-    _float32(types)
+    floats(types)
     left, right = types[0].shape, types[1].shape
     expect(len(left) >= 2 and len(right) >= 2, "two dimensions or more", f"{types[0]}, {types[1]}")
     expect(left[-1] == right[-2], f"{left[-1]} rows of argument 1", right[-2])
@@ -110,20 +103,109 @@ def mm_type(types: Sequence[Type], attrs: Attributes) -> list[Type]:
 def addmm_type(types: Sequence[Type], attrs: Attributes) -> list[Type]:
     """``torch.addmm(bias, input, weight)`` with a bias that broadcasts to the product."""
     product = mm_type(types[1:], attrs)[0]
-    _float32(types)
+    floats(types)
     wide = broadcast_shapes([types[0].shape, product.shape])
     expect(wide == product.shape, f"a bias that broadcasts to {list(product.shape)}", types[0])
     return [product]
 
 
+def batched_type(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    """``torch.bmm``: [b, n, k] by [b, k, m]."""
+    left, right = types[-2].shape, types[-1].shape
+    expect(len(left) == len(right) == 3 and left[0] == right[0], f"batches of {left[:1]}", types[-1])
+    product = matmul_type(types[-2:], attrs)
+    if len(types) == 3:
+        expect(types[0] == product[0], f"a bias of {product[0]}", types[0])
+    return product
+
+
+def _conv_same(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    plain = {"stride": 1, "padding": 0, "dilation": 1, "groups": number(attrs, "groups")}
+    wide = conv_type(1, types, {**plain, "padding": types[1].shape[-1]})[0]
+    return [Type((*wide.shape[:-1], types[0].shape[-1]))]
+
+
+def _conv_transpose2d(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    data, weight = types[0].shape, types[1].shape
+    expect(len(data) == 4 and len(weight) == 4, "four dimensions", f"{types[0]}, {types[1]}")
+    line = [Type(data[:3]), Type(weight[:3]), *types[2:]]
+    height = conv_transpose_type(line, attrs)[0].shape
+    line = [Type((*data[:2], data[3])), Type((*weight[:2], weight[3])), *types[2:]]
+    return [Type((*height, conv_transpose_type(line, attrs)[0].shape[2]))]
+
+
+def _bilinear(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    floats(types)
+    left, right, weight = types[0].shape, types[1].shape, types[2].shape
+    expect(
+        len(weight) == 3 and left[:-1] == right[:-1], "inputs alike and a weight of [out, in, in]", types[2]
+    )
+    expect((left[-1], right[-1]) == weight[1:], f"features of {list(weight[1:])}", f"{types[0]}, {types[1]}")
+    return [Type((*left[:-1], weight[0]))]
+
+
+def _per_channel(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    floats(types)
+    expect(len(types[0].shape) > 1, "two dimensions or more", types[0])
+    for item in types[1:]:
+        expect(item.shape == types[0].shape[1:2], f"one value for each of {types[0].shape[1]} channels", item)
+    return [types[0]]
+
+
+def _group_norm(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    groups = number(attrs, "groups")
+    given = _per_channel(types, attrs)
+    expect(types[0].shape[1] % groups == 0, f"channels divisible by groups={groups}", types[0])
+    return given
+
+
+def _layer_norm(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    floats(types)
+    expect(bool(types[0].shape), "a dimension", types[0])
+    for item in types[1:]:
+        expect(
+            item.shape == types[0].shape[-1:], f"one value for each of {types[0].shape[-1]} features", item
+        )
+    return [types[0]]
+
+
+def _embedding(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    index, table = types
+    expect(
+        index.dtype == "int64" and len(table.shape) == 2, "an int64 index and a table", f"{index}, {table}"
+    )
+    return [Type((*index.shape, table.shape[1]))]
+
+
+def _attention(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    floats(types)
+    expect(len(types[0].shape) > 1 and len(set(types)) == 1, "three values alike", ", ".join(map(str, types)))
+    return [types[0]]
+
+
+def _half_linear(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    expect(types[1].dtype == "float16", "a weight of float16", types[1])
+    return linear_type([types[0], Type(types[1].shape)], attrs)
+
+
+def _einsum_linear(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    expect(len(types[0].shape) == 3, "three dimensions", types[0])
+    return linear_type(types, attrs)
+
+
 def _mean(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    _float32(types)
+    floats(types)
     dim = dim_of(types[0].shape, attrs)
     return [Type(types[0].shape[:dim] + types[0].shape[dim + 1 :])]
 
 
+def _scalar(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    floats(types)
+    return [Type(())]
+
+
 def _call(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    raise TypeRuleError("a call of a layer is typed by its layer")
+    raise TypeRuleError("a call is typed by what it calls")
 
 
 CONV_CODE = "({args}, stride={stride}, padding={padding}, dilation={dilation}, groups={groups})"
@@ -164,14 +246,56 @@ for op in (
     Op("addmm", FAMILY, "torch.addmm({args})", addmm_type, (3, 3), weight=2, bias=0, channel=-1),
     Op("mm", FAMILY, "torch.mm({args})", mm_type, (2, 2), weight=1, channel=-1),
     Op("matmul", FAMILY, "torch.matmul({args})", matmul_type, (2, 2), weight=1, channel=-1),
+    Op(
+        "conv1d_same",
+        FAMILY,
+        "F.conv1d({args}, padding='same', dilation={dilation}, groups={groups})",
+        _conv_same,
+        (2, 3),
+        {name: CONV_ATTRS[name] for name in ("dilation", "groups")},
+        weight=1,
+        bias=2,
+    ),
+    Op(
+        "conv_transpose2d",
+        FAMILY,
+        "F.conv_transpose2d({args}, stride={stride}, padding={padding}, groups={groups})",
+        _conv_transpose2d,
+        (2, 3),
+        TRANSPOSED_ATTRS,
+        weight=1,
+        bias=2,
+        channel=1,
+    ),
+    Op(
+        "half_linear",
+        FAMILY,
+        "F.linear({0}.to(torch.float16), {1}).to(torch.float32)",
+        _half_linear,
+        (2, 2),
+        weight=1,
+    ),
+    # XNNPACK does not ask for a stored weight here, or does not take the op at all.
+    Op("bmm", FAMILY, "torch.bmm({args})", batched_type, (2, 2)),
+    Op("baddbmm", FAMILY, "torch.baddbmm({args})", batched_type, (3, 3)),
+    Op("einsum", FAMILY, "torch.einsum('bti,oi->bto', {args})", _einsum_linear, (2, 2)),
+    Op("bilinear", FAMILY, "F.bilinear({args})", _bilinear, (3, 3), stops="lower"),
+    Op("prelu", FAMILY, "F.prelu({args})", _per_channel, (2, 2)),
+    Op("batch_norm", FAMILY, "F.batch_norm({args})", _per_channel, (5, 5)),
+    Op("group_norm", FAMILY, "F.group_norm({0}, {groups}, {rest})", _group_norm, (3, 3),
+       {"groups": Attr("int", 1, 64)}),
+    Op("layer_norm", FAMILY, "F.layer_norm({0}, {1}.shape, {rest})", _layer_norm, (3, 3)),
+    Op("embedding", FAMILY, "F.embedding({args})", _embedding, (2, 2)),
+    Op("attention", FAMILY, "F.scaled_dot_product_attention({args})", _attention, (3, 3)),
+    Op("cond", FAMILY, "torch.cond({0}, self.{then}, self.{other}, ({rest},))", _call, (2, 4),
+       {"then": Attr("branch"), "other": Attr("branch")}),
     Op("call", FAMILY, "self.{layer}({0})", _call, (1, 1), {"layer": Attr("layer")}),
-    Op("relu", FAMILY, "torch.relu({0})", same),
-    Op("sigmoid", FAMILY, "torch.sigmoid({0})", same),
-    Op("tanh", FAMILY, "torch.tanh({0})", same),
+    Op("relu", FAMILY, "torch.relu({0})", same_float),
+    Op("sigmoid", FAMILY, "torch.sigmoid({0})", same_float),
+    Op("tanh", FAMILY, "torch.tanh({0})", same_float),
     Op("add", FAMILY, "{0} + {1}", broadcast, (2, 2)),
     Op("mul", FAMILY, "{0} * {1}", broadcast, (2, 2)),
-    Op("mean", FAMILY, "{0}.mean({dim})", _mean, attrs={"dim": Attr("int", -4, 3)}),
-    Op("clone", FAMILY, "{0}.clone()", same),
-    Op("detach", FAMILY, "{0}.detach()", same, effect=Effect.VIEW),
-):
+    Op("mean", FAMILY, "{0}.mean({dim})", _mean, attrs={"dim": DIM}),
+    Op("loss", FAMILY, "{0}.square().mean()", _scalar),
+):  # fmt: skip
     add_op(op)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from generators.program import Method, Program, Step
+from generators.program import Layer, Method, Program, Step
 from generators.quantization import QUANTIZATIONS
-from generators.storage import WRITES, Storages
+from generators.storage import WRITES, Storages, canonical
 from generators.validate import validate
 from generators.vocabulary import (
     OPS,
@@ -72,16 +73,20 @@ class Facts:
 
     ``outputs``: method -> what each output depends on. ``written``: method -> names of the buffers and
     inputs that it writes. ``weights``: every computed weight and bias, in program order; a slot is (method,
-    index of the step, ``weight`` or ``bias``). ``kernels``: whether portable kernels exist for every op.
-    ``reductions``: the lengths of all reductions added up, and one for every other op.
+    index of the step, ``weight`` or ``bias``). ``stops``: the first stage at which ExecuTorch has no way on
+    whatever the fold, ``lower`` or ``run``, else "". ``reductions``: the lengths of all reductions added up,
+    and one for every other op. ``half``: something is computed in float16. ``float64``: there is a float64
+    form of every op.
     """
 
     outputs: Mapping[str, tuple[Value, ...]]
     written: Mapping[str, frozenset[str]]
     weights: tuple[Weight, ...]
     quantized: bool
-    kernels: bool
+    stops: Literal["", "lower", "run"]
     reductions: int
+    half: bool
+    float64: bool
 
     def must_fold(self) -> list[Weight]:
         """The weights that a fold must fold."""
@@ -98,13 +103,17 @@ def facts_of(program: Program) -> Facts:
     state = _state(program)
     flows = {method.name: _Flow(program, method, state).run() for method in program.methods}
     ops = [OPS[step.op] for _, step in program.walk()]
+    stops = {op.stops for op in ops} | ({"lower"} if program.joint else set())
+    half = any(tensor.dtype == "float16" for tensor in program.tensors)
     return Facts(
         outputs={name: flow.outputs() for name, flow in flows.items()},
         written={name: frozenset(flow.written) for name, flow in flows.items()},
         weights=tuple(_weights(program, state, flows, types)),
         quantized=program.quantization is not None or any(op.effect is Effect.QDQ for op in ops),
-        kernels=all(op.kernel for op in ops),
+        stops="lower" if "lower" in stops else "run" if "run" in stops else "",
         reductions=sum(_reduction(program, step, types[method.name]) for method, step in program.walk()),
+        half=half,
+        float64=not half and all(op.float64 for op in ops),
     )
 
 
@@ -121,11 +130,12 @@ class _Flow:
         self.program, self.method, self.cut = program, method, cut
         self.layers = {layer.name: layer for layer in program.layers}
         self.content = {
-            tensor.name: Value(state.get(tensor.name, frozenset()), *[frozenset({tensor.name})] * 2)
-            for tensor in program.tensors
+            name: Value(state.get(name, frozenset()), *[frozenset({name})] * 2)
+            for name in (canonical(program, tensor.name) for tensor in program.tensors)
         }
+        self.content |= {name: Value(labels) for name, labels in state.items() if name not in self.content}
         self.content |= {item.name: Value(frozenset({INPUT})) for item in method.inputs}
-        self.storages = Storages(self.content)
+        self.storages = Storages(program, self.content)
         self.outside = set(self.content)
         self.written: set[str] = set()
         self.read: dict[Slot, tuple[str, Value]] = {}
@@ -165,6 +175,8 @@ class _Flow:
             merged = Value(frozenset({SHAPE}) if merged.labels else frozenset(), held=merged.held)
         if step.op == "call":
             merged |= self._layer(index, str(step.attrs["layer"]))
+        if step.op == "cond":
+            merged |= self._branches(step, read[1:])
         if op.effect is Effect.RANDOM:
             merged |= Value(frozenset({RANDOM}))
         if op.effect is Effect.QDQ:
@@ -187,18 +199,45 @@ class _Flow:
         if root in self.outside:
             self.written.add(root)
 
+    def _branches(self, step: Step, operands: list[Value]) -> Value:
+        """What either branch reads beside its operands: the tensors that it captures."""
+        merged = Value()
+        for branch in self.program.branches:
+            if branch.name in (step.attrs["then"], step.attrs["other"]):
+                flow = _Flow(self.program, branch, {})
+                known = {name: self.content[name] for name in self.content if name in flow.content}
+                inputs = (item.name for item in branch.inputs)
+                flow.content |= known | dict(zip(inputs, operands, strict=True))
+                merged |= flow.run().outputs()[0]
+        return merged
+
     def _layer(self, index: int, name: str) -> Value:
         layer = self.layers[name]
         merged = Value()
         quantized = self.program.quantization is not None and layer.kind == "Linear"
         for target in ("weight", "bias") if layer_bias(layer) else ("weight",):
-            key = frozenset({f"{name}.{target}"})
-            value = Value(sources=key, held=key)
+            value = self._owned(layer, target)
             slot = (self.method.name, index, target)
             if any(item.target == target for item in layer.parametrizations):
                 self.read[slot] = (f"{name}.{target}", value)
             merged |= Value() if slot in self.cut else value
         return merged | (Value(frozenset({QUANTIZED})) if quantized else Value())
+
+    def _owned(self, layer: Layer, target: str) -> Value:
+        """What the weight or bias of a layer is computed from; in training mode it may write."""
+        key = frozenset({f"{layer.name}.{target}"})
+        value = Value(sources=key, held=key)
+        chain = [item for item in layer.parametrizations if item.target == target]
+        for place, item in enumerate(chain):
+            if item.shared:
+                shared = frozenset({f"shared.{item.kind}"})
+                value |= Value(sources=shared, held=shared)
+            for name in PARAMETRIZATIONS[item.kind].trained if self.program.train else ():
+                buffer = f"{layer.path}.parametrizations.{target}.{place}.{name}"
+                value |= Value(frozenset({STATE}))
+                self.content[buffer] = value
+                self.written.add(buffer)
+        return value
 
 
 def _state(program: Program) -> dict[str, frozenset[str]]:
@@ -222,8 +261,10 @@ def _weights(
     types: Mapping[str, Mapping[str, Type]],
 ) -> Iterable[Weight]:
     layers = {layer.name: layer for layer in program.layers}
-    owned = {tensor.name: Type(tensor.shape) for tensor in program.tensors}
+    owned = {tensor.name: Type(tensor.shape, tensor.dtype) for tensor in program.tensors}
     found: list[Weight] = []
+    if program.joint:
+        return found  # A training graph is left alone.
     for method, flow in flows.items():
         inputs = {item.name for item in flow.method.inputs}
         for slot, (name, value) in flow.read.items():
@@ -307,6 +348,8 @@ def _layer_bytes(program: Program) -> dict[str, int]:
             kinds = [item.kind for item in layer.parametrizations if item.target == target]
             stored = [PARAMETRIZATIONS[kind].stored(given.shape) for kind in kinds]
             sizes[f"{layer.name}.{target}"] = 4 * max(stored, default=given.elements)
+            # A module that can be shared owns a scalar at most.
+            sizes |= {f"shared.{item.kind}": 4 for item in layer.parametrizations if item.shared}
     return sizes
 
 

@@ -12,7 +12,7 @@ from generators.consumers import (
     linear_type,
 )
 from generators.program import Attributes
-from generators.vocabulary import LAYERS, Attr, LayerKind, Type, expect
+from generators.vocabulary import LAYERS, Attr, LayerKind, Type, expect, number
 
 CHANNELS = Attr("int", 1, 4096)
 KERNEL = Attr("int", 1, 256)
@@ -20,20 +20,16 @@ BIAS = Attr("bool")
 CHANNELLED = {"in_channels": CHANNELS, "out_channels": CHANNELS, "kernel_size": KERNEL}
 
 
-def _int(attrs: Attributes, name: str) -> int:
-    return int(attrs[name])  # type: ignore[arg-type]
-
-
 def _groups_divide(attrs: Attributes) -> None:
-    groups = _int(attrs, "groups")
+    groups = number(attrs, "groups")
     for side in ("in_channels", "out_channels"):
-        expect(_int(attrs, side) % groups == 0, f"{side} divisible by groups={groups}", attrs[side])
+        expect(number(attrs, side) % groups == 0, f"{side} divisible by groups={groups}", attrs[side])
 
 
 def _conv(name: str, rank: int) -> LayerKind:
     def weight(attrs: Attributes) -> tuple[int, ...]:
-        inner = _int(attrs, "in_channels") // _int(attrs, "groups")
-        return (_int(attrs, "out_channels"), inner) + (_int(attrs, "kernel_size"),) * rank
+        inner = number(attrs, "in_channels") // number(attrs, "groups")
+        return (number(attrs, "out_channels"), inner) + (number(attrs, "kernel_size"),) * rank
 
     def infer(data: Type, attrs: Attributes) -> Type:
         return conv_type(rank, [data, Type(weight(attrs))], attrs)[0]
@@ -45,15 +41,15 @@ def _conv(name: str, rank: int) -> LayerKind:
         {**CHANNELLED, **CONV_ATTRS, "bias": BIAS},
         infer,
         weight,
-        lambda attrs: (_int(attrs, "out_channels"),) if attrs["bias"] else None,
+        lambda attrs: (number(attrs, "out_channels"),) if attrs["bias"] else None,
         _groups_divide,
     )
 
 
 def _conv_transpose1d() -> LayerKind:
     def weight(attrs: Attributes) -> tuple[int, ...]:
-        outer = _int(attrs, "out_channels") // _int(attrs, "groups")
-        return (_int(attrs, "in_channels"), outer, _int(attrs, "kernel_size"))
+        outer = number(attrs, "out_channels") // number(attrs, "groups")
+        return (number(attrs, "in_channels"), outer, number(attrs, "kernel_size"))
 
     return LayerKind(
         "ConvTranspose1d",
@@ -62,15 +58,15 @@ def _conv_transpose1d() -> LayerKind:
         {**CHANNELLED, **TRANSPOSED_ATTRS, "bias": BIAS},
         lambda data, attrs: conv_transpose_type([data, Type(weight(attrs))], attrs)[0],
         weight,
-        lambda attrs: (_int(attrs, "out_channels"),) if attrs["bias"] else None,
+        lambda attrs: (number(attrs, "out_channels"),) if attrs["bias"] else None,
         _groups_divide,
     )
 
 
 def _linear() -> LayerKind:
     weight: Callable[[Attributes], tuple[int, ...]] = lambda attrs: (  # noqa: E731
-        _int(attrs, "out_features"),
-        _int(attrs, "in_features"),
+        number(attrs, "out_features"),
+        number(attrs, "in_features"),
     )
     return LayerKind(
         "Linear",
@@ -78,7 +74,7 @@ def _linear() -> LayerKind:
         {"in_features": CHANNELS, "out_features": CHANNELS, "bias": BIAS},
         lambda data, attrs: linear_type([data, Type(weight(attrs))], attrs)[0],
         weight,
-        lambda attrs: (_int(attrs, "out_features"),) if attrs["bias"] else None,
+        lambda attrs: (number(attrs, "out_features"),) if attrs["bias"] else None,
     )
 
 

@@ -1,125 +1,16 @@
-"""Family ``parametrizations``: weights that are computed from parameters.
-
-Three sources: ``torch.nn.utils.parametrize`` on a layer, the user's own parametrization modules, and
-expressions over parameters written out in ``forward``.
-"""
+"""Family ``parametrizations``: layers whose weight or bias ``torch.nn.utils`` computes from parameters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from generators.builder import Builder
-from generators.members import Shape, named, weight
-from generators.program import Attributes, Parametrization, Target
-from generators.vocabulary import (
-    DIM,
-    INDEX,
-    PARAMETRIZATIONS,
-    SHAPE,
-    SIZE,
-    Effect,
-    Op,
-    ParametrizationKind,
-    Type,
-    add_op,
-    dim_of,
-    expect,
-    with_dim,
-)
+from generators.members import Admits, Member, Shape, any_shape, block, member, named, rank
+from generators.program import Parametrization, Target
+from generators.vocabulary import PARAMETRIZATIONS, ParametrizationKind
 
 FAMILY = "parametrizations"
-
-
-def _transpose(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(len(types[0].shape) == 2, "two dimensions", types[0])
-    return [Type(types[0].shape[::-1], types[0].dtype)]
-
-
-def _narrow(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    dim = dim_of(types[0].shape, attrs)
-    start, length = int(attrs["start"]), int(attrs["length"])  # type: ignore[arg-type]
-    expect(start + length <= types[0].shape[dim], f"at most {types[0].shape[dim]}", start + length)
-    return [Type(with_dim(types[0].shape, dim, length), types[0].dtype)]
-
-
-def _chunk(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    dim, chunks = dim_of(types[0].shape, attrs), int(attrs["chunks"])  # type: ignore[arg-type]
-    size = types[0].shape[dim]
-    expect(size % chunks == 0, f"a dimension divisible by chunks={chunks}", size)
-    return [Type(with_dim(types[0].shape, dim, size // chunks), types[0].dtype)] * chunks
-
-
-def _cat(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    dim = dim_of(types[0].shape, attrs)
-    for item in types[1:]:
-        aligned = with_dim(item.shape, dim, types[0].shape[dim]) if item.shape else ()
-        expect(aligned == types[0].shape, f"parts that agree with {types[0]} outside dim {dim}", item)
-    total = sum(item.shape[dim] for item in types)
-    return [Type(with_dim(types[0].shape, dim, total), types[0].dtype)]
-
-
-def _reshape(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    shape: tuple[int, ...] = tuple(attrs["shape"])  # type: ignore[arg-type]
-    expect(math.prod(shape) == types[0].elements, f"{types[0].elements} elements", list(shape))
-    return [Type(shape, types[0].dtype)]
-
-
-def _half(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[0].dtype == "float32", "a float32 argument", types[0])
-    return [Type(types[0].shape, "float16")]
-
-
-def _float(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[0].dtype == "float16", "a float16 argument", types[0])
-    return [Type(types[0].shape, "float32")]
-
-
-def _flip(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    dim_of(types[0].shape, attrs)
-    return [types[0]]
-
-
-def _matrix(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(len(types[0].shape) == 2, "two dimensions", types[0])
-    return [types[0]]
-
-
-for op in (
-    Op("t", FAMILY, "{0}.t()", _transpose, effect=Effect.VIEW),
-    Op(
-        "narrow",
-        FAMILY,
-        "{0}.narrow({dim}, {start}, {length})",
-        _narrow,
-        attrs={"dim": DIM, "start": INDEX, "length": SIZE},
-        effect=Effect.VIEW,
-    ),
-    Op(
-        "chunk",
-        FAMILY,
-        "{0}.chunk({chunks}, {dim})",
-        _chunk,
-        attrs={"chunks": SIZE, "dim": DIM},
-        effect=Effect.VIEW,
-    ),
-    Op("cat", FAMILY, "torch.cat(({args},), {dim})", _cat, (1, 8), {"dim": DIM}),
-    Op(
-        "reshape",
-        FAMILY,
-        "{0}.reshape({shape})",
-        _reshape,
-        attrs={"shape": SHAPE},
-        effect=Effect.MAYBE_VIEW,
-    ),
-    Op("half", FAMILY, "{0}.to(torch.float16)", _half),
-    Op("float", FAMILY, "{0}.to(torch.float32)", _float),
-    Op("flip", FAMILY, "{0}.flip({dim})", _flip, attrs={"dim": DIM}),
-    Op("tril", FAMILY, "torch.tril({0})", _matrix),
-    Op("softplus", FAMILY, "F.softplus({0})", lambda types, attrs: [types[0]]),
-):
-    add_op(op)
-
 
 SCALE = """class Scale(nn.Module):
     def __init__(self):
@@ -138,136 +29,129 @@ GATE = """class Gate(nn.Module):
 
     def forward(self, tensor):
         return tensor * torch.sigmoid(self.gate)"""
+SYMMETRIC = """class Symmetric(nn.Module):
+    def forward(self, tensor):
+        return tensor.triu() + tensor.triu(1).t()"""
+LOW_RANK = """class LowRank(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(shape[0], 2))
+        self.down = nn.Parameter(torch.randn(2, shape[1]))
+
+    def forward(self, tensor):
+        return tensor + self.up @ self.down"""
+STANDARDIZE = """class Standardize(nn.Module):
+    def forward(self, tensor):
+        dims = list(range(1, tensor.dim()))
+        var, mean = torch.var_mean(tensor, dims, correction=0, keepdim=True)
+        return (tensor - mean) * torch.rsqrt(var + 0.1)"""
+REGISTER = "parametrize.register_parametrization(self.{layer}, '{target}', {call})"
 
 
-def _own(name: str, sentence: str, source: str, call: str, stored: int) -> ParametrizationKind:
+def _matrix_like(shape: Shape) -> bool:
+    return len(shape) > 1
+
+
+def _elements(tensors: int) -> Callable[[Shape], int]:
+    return lambda shape: tensors * math.prod(shape) + 1
+
+
+def _weight_norm(name: str, sentence: str, dim: str, kept: Callable[[Shape], int]) -> ParametrizationKind:
     return ParametrizationKind(
         name,
         sentence,
-        f"parametrize.register_parametrization(self.{{layer}}, '{{target}}', {call})",
-        lambda shape: stored * math.prod(shape) + 1,
-        source,
+        f"parametrizations.weight_norm(self.{{layer}}, '{{target}}'{dim})",
+        lambda shape: math.prod(shape) + kept(shape),
+        admits=_matrix_like,
+        first=True,
     )
 
 
-def _parametrize(name: str) -> Callable[[Builder, Target], Parametrization]:
-    return lambda b, target: Parametrization(name, target)
+def _own(
+    name: str, sentence: str, source: str, call: str, stored: int, admits: Admits = any_shape
+) -> ParametrizationKind:
+    return ParametrizationKind(name, sentence, REGISTER, _elements(stored), source, call, admits)
 
 
 for kind in (
-    ParametrizationKind(
-        "weight_norm",
-        "torch's weight_norm over dimension 0.",
-        "parametrizations.weight_norm(self.{layer}, '{target}')",
-        lambda shape: math.prod(shape) + shape[0],
-        admits=lambda shape: len(shape) > 1,
-        first=True,
-    ),
+    _weight_norm("weight_norm", "torch's weight_norm over dimension 0.", "", lambda shape: shape[0]),
+    _weight_norm("weight_norm_dim1", "weight_norm over dimension 1.", ", dim=1", lambda shape: shape[1]),
+    _weight_norm("weight_norm_none", "weight_norm over the whole weight.", ", dim=None", lambda shape: 1),
     ParametrizationKind(
         "spectral_norm",
-        "torch's spectral_norm in eval mode: reads two buffers that nothing writes.",
+        "torch's spectral_norm: reads two buffers, which it writes in training mode only.",
         "parametrizations.spectral_norm(self.{layer}, '{target}')",
         lambda shape: math.prod(shape) + shape[0] + math.prod(shape[1:]),
-        admits=lambda shape: len(shape) > 1,
+        admits=_matrix_like,
+        trained=("_u", "_v"),
     ),
     ParametrizationKind(
         "orthogonal",
         "torch's orthogonal by Householder reflections.",
         "parametrizations.orthogonal(self.{layer}, '{target}', orthogonal_map='householder')",
         lambda shape: 2 * math.prod(shape),
-        admits=lambda shape: len(shape) == 2,
+        admits=rank(2),
         first=True,
     ),
-    _own("scale", "A user's: times a scalar parameter.", SCALE, "Scale()", 1),
-    _own(
-        "softplus",
-        "A user's: softplus, a function without tensors of its own.",
-        SOFTPLUS,
-        "Softplus()",
-        1,
+    ParametrizationKind(
+        "legacy_weight_norm",
+        "The older weight_norm of ``torch.nn.utils``, which computes the weight in a hook.",
+        "nn.utils.weight_norm(self.{layer}, '{target}')",
+        lambda shape: math.prod(shape) + shape[0],
+        admits=_matrix_like,
+        alone=True,
     ),
+    ParametrizationKind(
+        "prune",
+        "A pruning mask of ``torch.nn.utils.prune``, which is a buffer.",
+        "prune.l1_unstructured(self.{layer}, '{target}', amount=0.5)",
+        lambda shape: 2 * math.prod(shape),
+        alone=True,
+    ),
+    _own("scale", "A user's: times a scalar parameter.", SCALE, "Scale()", 1),
+    _own("softplus", "A user's: softplus, a function without tensors of its own.", SOFTPLUS, "Softplus()", 1),
     _own("gate", "A user's: times the sigmoid of a second parameter.", GATE, "Gate({shape})", 2),
-):
+    _own("symmetric", "A user's: a symmetric matrix.", SYMMETRIC, "Symmetric()", 1,
+         lambda shape: len(shape) == 2 and shape[0] == shape[1]),
+    _own("low_rank", "A user's: plus a product of two thin matrices.", LOW_RANK, "LowRank({shape})", 1,
+         rank(2)),
+    _own("standardize", "A user's: weight standardization.", STANDARDIZE, "Standardize()", 1, _matrix_like),
+):  # fmt: skip
     PARAMETRIZATIONS[kind.name] = kind
-    named("layer", FAMILY, kind.name, kind.sentence, kind.admits, _parametrize(kind.name))
 
 
-@weight(FAMILY, "parameter")
-def draw_parameter(b: Builder, shape: Shape, depth: int) -> str:
-    """A plain parameter: static, nothing to fold."""
-    return b.tensor("parameter", shape)
+def _one(name: str) -> Callable[[Builder, Target, Shape], list[Parametrization]]:
+    return lambda b, target, shape: [Parametrization(name, target)]
 
 
-@weight(FAMILY, "transpose", lambda shape: len(shape) == 2)
-def draw_transpose(b: Builder, shape: Shape, depth: int) -> str:
-    """A weight stored transposed and read through ``t()``."""
-    return b.step("t", b.weight(shape[::-1], depth))
+for kind in PARAMETRIZATIONS.values():
+    named(Member(kind.name, FAMILY, "layer", kind.sentence, _one(kind.name), kind.admits))
 
 
-@weight(FAMILY, "slice", lambda shape: len(shape) > 0)
-def draw_slice(b: Builder, shape: Shape, depth: int) -> str:
-    """A part of a longer weight, not from its start."""
-    extra = b.integer(1, 4)
-    longer = b.weight(with_dim(shape, 0, shape[0] + extra), depth)
-    return b.step("narrow", longer, dim=0, start=extra, length=shape[0])
+@member("layer", FAMILY, "chained")
+def draw_chained(b: Builder, target: Target, shape: Shape) -> list[Parametrization]:
+    """Two parametrizations on one weight."""
+    first = [k.name for k in PARAMETRIZATIONS.values() if k.admits(shape) and not k.alone]
+    second = [name for name in first if not PARAMETRIZATIONS[name].first]
+    return [Parametrization(b.pick(first), target), Parametrization(b.pick(second[::-1]), target)]
 
 
-@weight(FAMILY, "chunk", lambda shape: len(shape) > 0)
-def draw_chunk(b: Builder, shape: Shape, depth: int) -> str:
-    """One chunk of a packed weight; the other chunks are not used."""
-    chunks = b.integer(2, 3)
-    packed = b.weight(with_dim(shape, 0, chunks * shape[0]), depth)
-    return b.pick(b.steps("chunk", packed, chunks=chunks, dim=0)[::-1])
+@block(FAMILY, "shared-parametrization", _matrix_like)
+def draw_shared(b: Builder, x: str) -> str:
+    """One parametrization module on the weights of two layers."""
+    for _ in range(2):
+        inner, outer = b.shape(x)[-1], b.channels()
+        shared = [Parametrization("scale", shared=True)]
+        x = b.call(b.layer("Linear", shared, in_features=inner, out_features=outer, bias=False), x)
+    return x
 
 
-@weight(FAMILY, "lora", lambda shape: len(shape) == 2)
-def draw_lora(b: Builder, shape: Shape, depth: int) -> str:
-    """A low-rank update merged into its base: ``w + up @ down``."""
-    base = b.weight(shape, depth)
-    up, down = b.tensor("parameter", (shape[0], 2)), b.tensor("parameter", (2, shape[1]))
-    return b.step("add", base, b.step("mm", up, down))
-
-
-@weight(FAMILY, "cat", lambda shape: len(shape) > 0 and shape[0] > 1)
-def draw_cat(b: Builder, shape: Shape, depth: int) -> str:
-    """Two parts put together along dimension 0."""
-    first = b.integer(1, shape[0] - 1)
-    parts = [b.weight(with_dim(shape, 0, size), depth) for size in (first, shape[0] - first)]
-    return b.step("cat", *parts, dim=0)
-
-
-@weight(FAMILY, "scaled")
-def draw_scaled(b: Builder, shape: Shape, depth: int) -> str:
-    """A weight times a scalar parameter or inline constant."""
-    role = b.pick(["parameter", "constant"])
-    return b.step("mul", b.weight(shape, depth), b.tensor(role, ()))
-
-
-@weight(FAMILY, "half", lambda shape: len(shape) > 0)
-def draw_half(b: Builder, shape: Shape, depth: int) -> str:
-    """A round trip through float16."""
-    return b.step("float", b.step("half", b.weight(shape, depth)))
-
-
-@weight(FAMILY, "flip", lambda shape: len(shape) > 0)
-def draw_flip(b: Builder, shape: Shape, depth: int) -> str:
-    """A weight reversed along its last dimension."""
-    return b.step("flip", b.weight(shape, depth), dim=len(shape) - 1)
-
-
-@weight(FAMILY, "tril", lambda shape: len(shape) == 2)
-def draw_tril(b: Builder, shape: Shape, depth: int) -> str:
-    """The lower triangle of a weight."""
-    return b.step("tril", b.weight(shape, depth))
-
-
-@weight(FAMILY, "reshape", lambda shape: len(shape) > 1)
-def draw_reshape(b: Builder, shape: Shape, depth: int) -> str:
-    """A weight stored flat and given its shape in ``forward``."""
-    return b.step("reshape", b.weight((math.prod(shape),), depth), shape=shape)
-
-
-@weight(FAMILY, "buffer-mask")
-def draw_buffer_mask(b: Builder, shape: Shape, depth: int) -> str:
-    """A weight times a mask that is a buffer which nothing writes."""
-    return b.step("mul", b.weight(shape, depth), b.tensor("buffer", shape))
+@block(
+    FAMILY, "training-spectral_norm", _matrix_like, excludes=frozenset({"joint", "quantization", "strict"})
+)
+def draw_training(b: Builder, x: str) -> str:
+    """spectral_norm exported in training mode: every call writes its two buffers."""
+    b.options["train"] = True
+    inner, outer = b.shape(x)[-1], b.channels()
+    drawn = [Parametrization("spectral_norm")]
+    return b.call(b.layer("Linear", drawn, in_features=inner, out_features=outer, bias=False), x)

@@ -32,37 +32,79 @@ class Tensor(Struct, frozen=True):
     """A tensor that the module owns.
 
     A ``parameter`` or ``buffer`` is an attribute of the module; a ``constant`` is a ``torch.tensor([...])``
-    literal of at most one dimension in the body of each method that reads it.
+    literal of at most one dimension in the body of each method that reads it. ``values`` are those of
+    floating-point tensors, where ``mixed`` holds zeros, large and tiny ones; int64 values are below ``high``.
+    ``layout`` is how the memory lies: ``sliced`` and ``strided`` are parts of a larger storage. ``tied`` is
+    the name of an earlier tensor that this one is another name of. ``tag`` names the external file that the
+    exported tensor is to land in.
     """
 
     name: str
     role: Literal["parameter", "buffer", "constant"]
     shape: tuple[int, ...]
-    values: Literal["randn", "zeros", "ones"] = "randn"
+    values: Literal["randn", "zeros", "ones", "positive", "mixed"] = "randn"
+    dtype: Literal["float32", "float16", "int64", "bool"] = "float32"
+    high: int | None = None
+    layout: Literal["plain", "sliced", "strided", "transposed", "expanded", "channels_last"] = "plain"
+    persistent: bool = True
+    requires_grad: bool = True
+    tied: str | None = None
+    tag: str | None = None
 
 
 class Parametrization(Struct, frozen=True):
-    """A ``torch.nn.utils.parametrize`` parametrization of one tensor of a layer."""
+    """A parametrization of one tensor of a layer.
+
+    The ``shared`` ones of a kind are one module, registered on several tensors.
+    """
 
     kind: str
     target: Target = "weight"
+    shared: bool = False
 
 
 class Layer(Struct, frozen=True):
-    """A ``torch.nn`` layer that the module owns, e.g. ``Conv1d``, with its parametrizations in order."""
+    """A ``torch.nn`` layer that the module owns, e.g. ``Conv1d``, with its parametrizations in order.
+
+    ``nested``: it belongs to the submodule ``inner`` and not to the module itself.
+    """
 
     name: str
     kind: str
     attrs: Attributes = {}
     parametrizations: tuple[Parametrization, ...] = ()
+    nested: bool = False
+
+    @property
+    def path(self) -> str:
+        """The name by which the module reaches the layer, such as ``inner.conv0``."""
+        return f"inner.{self.name}" if self.nested else self.name
+
+
+class Dim(Struct, frozen=True):
+    """A dynamic dimension, from ``low`` to ``high``."""
+
+    name: str
+    low: int
+    high: int
 
 
 class Input(Struct, frozen=True):
-    """A positional input: float32 ``randn``, or int64 below ``high`` where ``high`` is given."""
+    """A positional input: float32 ``randn``, or int64 below ``high`` where ``high`` is given.
+
+    ``dims`` is empty, or says for each dimension the name of the ``Dim`` that it is, "" where it is static;
+    ``shape`` then holds the sizes that the program is exported at.
+    """
 
     name: str
     shape: tuple[int, ...]
     high: int | None = None
+    dims: tuple[str, ...] = ()
+
+    def sized(self, sizes: dict[str, int]) -> tuple[int, ...]:
+        """The shape where the dynamic dimensions have ``sizes``."""
+        dims = self.dims or ("",) * len(self.shape)
+        return tuple(sizes.get(name, size) for name, size in zip(dims, self.shape, strict=True))
 
 
 class Step(Struct, frozen=True):
@@ -84,20 +126,35 @@ class Method(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """One call of a method with inputs seeded by ``seed``; state persists from call to call."""
+    """One call of a method with inputs seeded by ``seed``; state persists from call to call.
+
+    ``sizes``: of dynamic dimensions, by name; the others have the size that the program is exported at.
+    """
 
     method: str
     seed: int = 0
+    sizes: dict[str, int] = {}
 
 
 class Program(Struct, frozen=True):
-    """A module (tensors, layers, methods), how it is quantized, and the calls it is judged on."""
+    """A module (tensors, layers, methods), how it is quantized and exported, and the calls it is judged on.
+
+    ``branches`` are what ``cond`` steps choose from. ``train``: the module is in training mode.
+    ``strict``, ``grad`` and ``joint``: exported by bytecode tracing, outside ``torch.no_grad()``, and as the
+    forward-backward joint graph of its first output, a loss.
+    """
 
     methods: tuple[Method, ...]
     calls: tuple[Call, ...]
     tensors: tuple[Tensor, ...] = ()
     layers: tuple[Layer, ...] = ()
+    branches: tuple[Method, ...] = ()
+    dims: tuple[Dim, ...] = ()
     quantization: str | None = None
+    train: bool = False
+    strict: bool = False
+    grad: bool = False
+    joint: bool = False
     version: int = VERSION
 
     def __hash__(self) -> int:
@@ -110,12 +167,12 @@ class Program(Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Number of steps over all methods."""
-        return sum(len(method.steps) for method in self.methods)
+        """Number of steps over all methods and branches."""
+        return sum(len(method.steps) for method in (*self.methods, *self.branches))
 
     def walk(self) -> Iterator[tuple[Method, Step]]:
-        """Every step with its method, in program order."""
-        for method in self.methods:
+        """Every step with its method or branch, in program order."""
+        for method in (*self.methods, *self.branches):
             for step in method.steps:
                 yield method, step
 

@@ -5,27 +5,39 @@ from __future__ import annotations
 import msgspec
 
 from generators.program import Method, Program
-from generators.storage import WRITES, Storages
+from generators.storage import WRITES, Storages, canonical
 from generators.vocabulary import OPS
 
 
 def prune(program: Program) -> Program:
     """Drops steps, tensors and layers that no output and no written state needs. Inputs stay."""
     methods = tuple(_prune(program, method) for method in program.methods)
-    read = {arg for method in methods for step in method.steps for arg in step.args}
-    read |= {output for method in methods for output in method.outputs}
-    called = {step.attrs.get("layer") for method in methods for step in method.steps}
+    steps = [step for method in methods for step in method.steps]
+    taken = {step.attrs[side] for step in steps if step.op == "cond" for side in ("then", "other")}
+    branches = tuple(item for item in program.branches if item.name in taken)
+    steps += [step for branch in branches for step in branch.steps]
+    read = {arg for step in steps for arg in step.args}
+    read |= {output for method in (*methods, *branches) for output in method.outputs}
+    read |= {canonical(program, name) for name in read}
+    called = {step.attrs.get("layer") for step in steps}
+    sized = {name for method in methods for item in method.inputs for name in item.dims}
     return msgspec.structs.replace(
         program,
         methods=methods,
+        branches=branches,
         tensors=tuple(item for item in program.tensors if item.name in read),
         layers=tuple(item for item in program.layers if item.name in called),
+        dims=tuple(item for item in program.dims if item.name in sized),
+        calls=tuple(
+            msgspec.structs.replace(call, sizes={k: v for k, v in call.sizes.items() if k in sized})
+            for call in program.calls
+        ),
     )
 
 
 def _prune(program: Program, method: Method) -> Method:
     lasting = {item.name for item in program.tensors} | {item.name for item in method.inputs}
-    storages = Storages(lasting)
+    storages = Storages(program, lasting)
     roots = []
     for step in method.steps:
         storages.apply(step)

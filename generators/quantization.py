@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from generators.builder import Builder
-from generators.members import Shape, any_shape, block, named, weight
+from generators.members import Member, Shape, any_shape, block, named, weight
 from generators.program import Attributes
 from generators.vocabulary import Attr, Effect, Op, Type, add_op, expect
 
 FAMILY = "quantization"
+GROUP = 32
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def _qparams(types: Sequence[Type], attrs: Attributes) -> list[Type]:
 
 PER_TENSOR = {"scale": Attr("float", 1e-6, 1e3), "zero_point": Attr("int", -128, 127)}
 NAMESPACE = "torch.ops.quantized_decomposed"
+REGISTERS = "import torch.ao.quantization.fx._decomposed  # registers the quantized_decomposed ops"
 for op in (
     Op(
         "quantize",
@@ -121,6 +123,7 @@ for op in (
         _quantize,
         attrs=PER_TENSOR,
         effect=Effect.QDQ,
+        imports=REGISTERS,
     ),
     Op(
         "dequantize",
@@ -129,6 +132,7 @@ for op in (
         _dequantize,
         attrs=PER_TENSOR,
         effect=Effect.QDQ,
+        imports=REGISTERS,
     ),
     Op(
         "choose_qparams",
@@ -136,6 +140,7 @@ for op in (
         NAMESPACE + ".choose_qparams.tensor({0}, -128, 127, 1e-5, torch.int8)",
         _qparams,
         effect=Effect.QDQ,
+        imports=REGISTERS,
     ),
     Op(
         "quantize_by",
@@ -144,6 +149,7 @@ for op in (
         _quantize_by,
         (3, 3),
         effect=Effect.QDQ,
+        imports=REGISTERS,
     ),
     Op(
         "dequantize_by",
@@ -152,6 +158,7 @@ for op in (
         _dequantize_by,
         (3, 3),
         effect=Effect.QDQ,
+        imports=REGISTERS,
     ),
 ):
     add_op(op)
@@ -183,10 +190,30 @@ def draw_qdq_weight(b: Builder, shape: Shape, depth: int) -> str:
 
 def _use(name: str) -> Callable[[Builder], None]:
     def draw(b: Builder) -> None:
-        b.quantization = name
+        b.options["quantization"] = name
+        if name.startswith("torchao"):
+            # torchao's groups of 32 must divide a linear's input features.
+            b.widths, b.shapes = (GROUP,), ((2, GROUP), (2, 4, GROUP), (1, 4, 5, GROUP))
 
     return draw
 
 
+NO_FLOW = frozenset(
+    {
+        "second-method",
+        "written-elsewhere",
+        "shared-by-methods",
+        "dynamic-batch",
+        "dynamic-length",
+        "joint",
+        "strict",
+        "grad",
+    }
+)
+"""Flows quantize ``forward`` at fixed sizes, under ``no_grad``."""
 for flow in QUANTIZATIONS.values():
-    named("whole", FAMILY, flow.name, flow.sentence, any_shape, _use(flow.name))
+    # PT2E exports, calibrates and converts: such a program costs several times any other.
+    often = 1 if flow.name.startswith("pt2e") else 4
+    others = frozenset(QUANTIZATIONS) - {flow.name}
+    named(Member(flow.name, FAMILY, "whole", flow.sentence, _use(flow.name), any_shape, often,
+                 excludes=NO_FLOW | others))  # fmt: skip

@@ -6,68 +6,76 @@ Of these only ``rand``, ``randn`` and dropout (``native_dropout``) have portable
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from generators.builder import Builder
-from generators.members import Shape, block, weight
+from generators.members import Member, Shape, block, named, ranked, weight
 from generators.program import Attributes
-from generators.vocabulary import SHAPE, Attr, Effect, Op, Type, add_op
+from generators.vocabulary import PROBABILITY, SHAPE, SIZE, Effect, Op, Type, add_op, number, shaped
 
 FAMILY = "randomness"
-
-
-def _shape(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    return [Type(tuple(attrs["shape"]))]  # type: ignore[arg-type]
 
 
 def _like(types: Sequence[Type], attrs: Attributes) -> list[Type]:
     return [types[0]]
 
 
-P = {"p": Attr("float", 0.0, 1.0)}
+def _picks(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    return [Type((number(attrs, "n"),))]
+
+
+RANDOM = Effect.RANDOM
+SHAPED, COUNTED = {"shape": SHAPE}, {"n": SIZE}
 for op in (
-    Op("rand", FAMILY, "torch.rand({shape})", _shape, (0, 0), {"shape": SHAPE}, Effect.RANDOM),
-    Op("randn", FAMILY, "torch.randn({shape})", _shape, (0, 0), {"shape": SHAPE}, Effect.RANDOM),
-    Op(
-        "rand_like",
-        FAMILY,
-        "torch.rand_like({0})",
-        _like,
-        effect=Effect.RANDOM,
-        reads=(),
-        kernel=False,
-    ),
-    Op(
-        "dropout",
-        FAMILY,
-        "F.dropout({0}, {p}, training=True)",
-        _like,
-        attrs=P,
-        effect=Effect.RANDOM,
-    ),
-    Op(
-        "bernoulli",
-        FAMILY,
-        "torch.bernoulli(torch.sigmoid({0}))",
-        _like,
-        effect=Effect.RANDOM,
-        kernel=False,
-    ),
-):
+    Op("rand", FAMILY, "torch.rand({shape})", shaped, (0, 0), SHAPED, RANDOM),
+    Op("randn", FAMILY, "torch.randn({shape})", shaped, (0, 0), SHAPED, RANDOM),
+    Op("rand_like", FAMILY, "torch.rand_like({0})", _like, effect=RANDOM, reads=(), stops="lower"),
+    Op("randn_like", FAMILY, "torch.randn_like({0})", _like, effect=RANDOM, reads=(), stops="lower"),
+    Op("randint", FAMILY, "torch.randint(1, 9, {shape}).to(torch.float32)", shaped, (0, 0), SHAPED, RANDOM,
+       stops="lower"),
+    Op("normal", FAMILY, "torch.normal(0.0, 1.0, {shape})", shaped, (0, 0), SHAPED, RANDOM, stops="lower"),
+    Op("randperm", FAMILY, "torch.randperm({n}).to(torch.float32)", _picks, (0, 0), COUNTED, RANDOM,
+       stops="lower"),
+    Op("multinomial", FAMILY, "torch.multinomial(torch.ones(9), {n}, True).to(torch.float32)", _picks, (0, 0),
+       COUNTED, RANDOM, stops="lower"),
+    Op("dropout", FAMILY, "F.dropout({0}, {p}, training=True)", _like, (1, 1), {"p": PROBABILITY}, RANDOM),
+    Op("bernoulli", FAMILY, "torch.bernoulli(torch.sigmoid({0}))", _like, effect=RANDOM, stops="lower"),
+):  # fmt: skip
     add_op(op)
 
-
-def _noise(b: Builder, shape: Shape, like: str) -> str:
-    """A random draw of ``shape``. The ops without a kernel come up rarely: they cannot be run."""
-    op = b.pick(["rand", "randn", "rand", "randn", "rand", "randn", "rand_like"])
-    return b.step(op, like) if op == "rand_like" else b.step(op, shape=shape)
+RUNNABLE = ("rand", "randn")
+DRAWS = (*RUNNABLE, "rand_like", "randn_like", "randint", "normal", "randperm", "multinomial")
 
 
-@block(FAMILY, "noise")
-def draw_noise(b: Builder, x: str) -> str:
-    """Noise added to the activation, which is returned without the noise as well."""
-    b.extra_outputs.append(x)
-    return b.step("add", x, _noise(b, b.shape(x), x))
+def _noise(b: Builder, op: str, shape: Shape, like: str) -> str:
+    """A random draw that broadcasts to ``shape``."""
+    if op in ("randperm", "multinomial"):
+        return b.step(op, n=shape[-1])
+    return b.step(op, like) if op.endswith("_like") else b.step(op, shape=shape)
+
+
+def _on_activation(op: str) -> Callable[[Builder, str], str]:
+    def draw(b: Builder, x: str) -> str:
+        b.extra_outputs.append(x)
+        return b.step("add", x, _noise(b, op, b.shape(x), x))
+
+    return draw
+
+
+for name in DRAWS:
+    named(
+        Member(
+            name.replace("_", "-"),
+            FAMILY,
+            "block",
+            f"``{name}`` added to the activation, which is returned without it as well.",
+            _on_activation(name),
+            ranked,
+            often=4 if name in RUNNABLE else 1,
+            static=True,
+            excludes=frozenset({"joint"}),
+        )
+    )
 
 
 @block(FAMILY, "noise-output")
@@ -90,13 +98,15 @@ def draw_drop_connect(b: Builder, shape: Shape, depth: int) -> str:
     return b.step("dropout", b.weight(shape, depth), p=0.5)
 
 
-@weight(FAMILY, "noisy-weight")
+@weight(FAMILY, "noisy-weight", ranked)
 def draw_noisy_weight(b: Builder, shape: Shape, depth: int) -> str:
     """Noise added to a weight."""
-    return b.step("add", b.weight(shape, depth), b.step("randn", shape=shape))
+    op = b.pick([*RUNNABLE * 4, *DRAWS])
+    inner = b.weight(shape, depth)
+    return b.step("add", inner, _noise(b, op, shape, inner))
 
 
-@weight(FAMILY, "random-mask")
+@weight(FAMILY, "random-mask", often=1)
 def draw_random_mask(b: Builder, shape: Shape, depth: int) -> str:
     """A weight times a mask drawn with Bernoulli probabilities from a parameter."""
     inner = b.weight(shape, depth)

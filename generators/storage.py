@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from generators.program import Step
+from generators.program import Program, Step
 from generators.vocabulary import OPS, Effect
 
 WRITES = (Effect.WRITE, Effect.OVERWRITE)
@@ -18,8 +18,9 @@ class Storages:
     step. All results of a step that makes views (``chunk``) live in the storage of its argument.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, program: Program, names: Iterable[str]) -> None:
         self._root = {name: name for name in names}
+        self._root |= {tensor.name: canonical(program, tensor.name) for tensor in program.tensors}
         self.maybe_viewed: set[str] = set()
 
     def of(self, name: str) -> str:
@@ -33,3 +34,8 @@ class Storages:
             self._root[out] = self._root[step.args[0]] if effect in ALIASES else out
         if effect is Effect.MAYBE_VIEW:
             self.maybe_viewed.add(self._root[step.args[0]])
+
+
+def canonical(program: Program, name: str) -> str:
+    """The tensor that ``name`` is another name of, or ``name`` itself."""
+    return next((tensor.tied or name for tensor in program.tensors if tensor.name == name), name)

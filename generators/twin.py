@@ -105,7 +105,7 @@ class _Hand:
         args = [step.args[0]]
         for target, given in owned.items():
             if given is not None:
-                attribute = f"{layer.name}.{target}"
+                attribute = f"{layer.path}.{target}"
                 name = self._parameter(("", attribute), given.shape)
                 self.attributes[name] = attribute
                 args.append(name)

@@ -11,10 +11,13 @@ import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from generators.program import Attributes, Layer
 
-DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int64": 8, "int8": 1, "bool": 1}
+DTYPE_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int8": 1, "bool": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ def expect(condition: bool, expected: str, got: object) -> None:
 
 @dataclass(frozen=True)
 class Attr:
-    """The rule of one attribute: ``kind`` is bool, int, float, ints (a tuple of ints) or layer (a name)."""
+    """The rule of one attribute: ``kind`` is bool, int, float, ints (a tuple of ints), text (one of
+    ``choices``), layer or branch (a name)."""
 
     kind: str
     low: float = -math.inf
@@ -73,8 +77,8 @@ class Attr:
         """What was expected, where ``value`` is not it."""
         if self.choices:
             return None if value in self.choices else f"one of {', '.join(self.choices)}"
-        if self.kind == "layer":
-            return None if isinstance(value, str) else "the name of a layer"
+        if self.kind in ("layer", "branch"):
+            return None if isinstance(value, str) else f"the name of a {self.kind}"
         if self.kind == "bool":
             return None if isinstance(value, bool) else "true or false"
         if self.kind == "ints":
@@ -97,6 +101,7 @@ DIM = Attr("int", -4, 3)
 SIZE = Attr("int", 1, 4096)
 INDEX = Attr("int", 0, 4096)
 SHAPE = Attr("ints", 0, 4096)
+PROBABILITY = Attr("float", 0.0, 1.0)
 NUMBER = Attr("float", -1e6, 1e6)
 
 Infer = Callable[[Sequence[Type], Attributes], list[Type]]
@@ -107,10 +112,12 @@ class Op:
     """One op of the vocabulary.
 
     ``code`` is a format string over the positional arguments and the attributes; ``{args}`` stands for all
-    arguments, comma-separated. ``weight`` and ``bias`` are argument positions of a GEMM consumer, whose
-    output channels are dimension ``channel`` of the weight. ``reads`` is empty where only shapes are read.
-    ``kernel`` is false where ExecuTorch 1.5.1 ships no portable kernel, so that a program that holds the op
-    can be lowered and not run.
+    arguments, comma-separated, and ``{rest}`` for all but the first. ``source`` defines a function that
+    ``code`` calls; ``imports`` is a line that it needs. ``weight`` and ``bias`` are argument positions of a
+    GEMM consumer, whose output channels are dimension ``channel`` of the weight. ``reads`` is empty where
+    only shapes are read. ``stops`` is the stage at which ExecuTorch 1.5.1 has no way on: ``lower`` where the
+    op is none of Core ATen, ``run`` where no portable kernel ships. ``float64`` is false where the op has no
+    float64 form, so that eager itself is the reference.
     """
 
     name: str
@@ -124,7 +131,10 @@ class Op:
     bias: int | None = None
     channel: int = 0
     reads: tuple[int, ...] | None = None
-    kernel: bool = True
+    source: str = ""
+    imports: str = ""
+    stops: Literal["", "lower", "run"] = ""
+    float64: bool = True
 
 
 @dataclass(frozen=True)
@@ -144,9 +154,11 @@ class LayerKind:
 class ParametrizationKind:
     """One parametrization: the statement that registers it, the class it needs, the bytes it reads.
 
-    ``code`` may use ``{layer}`` and ``{target}``. ``source`` is the class definition of a user-written one.
-    ``stored`` gives the elements of the tensors that the parametrized value is computed from. ``first``:
-    torch can register it only before any other parametrization of that tensor.
+    ``code`` may use ``{layer}``, ``{target}`` and ``{shape}``; ``source`` is the class definition of a
+    user-written one and ``call`` the expression that makes one, which is what can be shared. ``stored`` gives
+    the elements of the tensors that the parametrized value is computed from. ``first``: torch can register
+    it only before any other parametrization of that tensor; ``alone``: only without any other. ``trained``:
+    the buffers that it writes in training mode.
     """
 
     name: str
@@ -154,8 +166,11 @@ class ParametrizationKind:
     code: str
     stored: Callable[[tuple[int, ...]], int]
     source: str = ""
+    call: str = ""
     admits: Callable[[tuple[int, ...]], bool] = lambda shape: True
     first: bool = False
+    alone: bool = False
+    trained: tuple[str, ...] = ()
 
 
 OPS: dict[str, Op] = {}
@@ -190,9 +205,30 @@ def same(types: Sequence[Type], attrs: Attributes) -> list[Type]:
 
 def broadcast(types: Sequence[Type], attrs: Attributes) -> list[Type]:
     """The broadcast shape of float32 arguments (NumPy's rule)."""
+    floats(types)
+    return [Type(broadcast_shapes([item.shape for item in types]))]
+
+
+def floats(types: Sequence[Type]) -> None:
+    """Raises ``TypeRuleError`` unless all of ``types`` are float32."""
     for item in types:
         expect(item.dtype == "float32", "float32 arguments", item)
-    return [Type(broadcast_shapes([item.shape for item in types]))]
+
+
+def number(attrs: Attributes, name: str) -> int:
+    """The attribute ``name`` as an int."""
+    return int(attrs[name])  # type: ignore[arg-type]
+
+
+def shaped(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    """float32 of the attribute ``shape``."""
+    return [Type(tuple(attrs["shape"]))]  # type: ignore[arg-type]
+
+
+def same_float(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+    """The type of argument 0, which is float32."""
+    floats(types[:1])
+    return [types[0]]
 
 
 def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ import torch
 from oracles.evidence import Evidence
 from oracles.original import Original
 
-UNIT = 2.0**-24
-"""Unit roundoff of float32."""
+UNIT, HALF_UNIT = 2.0**-24, 2.0**-11
+"""Unit roundoff of float32, and of float16."""
 EAGER_FACTOR = 8
 """Summation order differs between kernels; it moves the error by a small factor, not by a magnitude."""
 QUANTIZED_STEP = 1 / 128
@@ -99,7 +99,8 @@ def tolerance(original: Original, index: int, position: int) -> float:
     """The largest absolute difference that rounding explains, for one output of one call."""
     wanted, eager = original.reference[index][position], original.eager[index][position]
     magnitude = float(wanted.double().abs().nan_to_num(0, 0, 0).max())
-    allowed = UNIT * original.reductions * (index + 1) * max(magnitude, 1.0)
+    half = original.facts is not None and original.facts.half
+    allowed = (HALF_UNIT if half else UNIT) * original.reductions * (index + 1) * max(magnitude, 1.0)
     if quantized(original):
         roundings = sum(n for op, n in original.quantization_ops.items() if ".quantize" in op)
         return max(allowed, QUANTIZED_STEP * magnitude * max(1, roundings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ class Evidence:
         return folded
 
     @artefact
-    def _functional(self) -> dict[str, ExportedProgram]:
+    def functional(self) -> dict[str, ExportedProgram]:
         """The folded programs, functionalized where the subject has not done so."""
         folded = self.folded
         with stage(f"functionalize ({self.subject.name})", self.original.report):
@@ -103,9 +104,16 @@ class Evidence:
     def quantization_ops(self) -> Counter[str]:
         """The quantized_decomposed and torchao ops that the fold left."""
         total: Counter[str] = Counter()
-        for program in self._functional.values():
+        for program in self.functional.values():
             total += graph.quantization_ops(graph.ops(program))
         return total
+
+    @property
+    def mutated(self) -> Mapping[str, frozenset[str]]:
+        """What each method writes, as the signature says as late as the program gets."""
+        if self.lowers:
+            return self.lowered.mutated
+        return {name: graph.mutated(program) for name, program in self.functional.items()}
 
     @artefact
     def lowered(self) -> Lowered:
@@ -129,9 +137,16 @@ class Evidence:
         pte = self.lowered.pte
         # Random ops are never compared; the seed only makes a rerun of the harness the same.
         torch.manual_seed(0)
-        return run(pte, self.original.calls, self.subject.name, self.original.report)
+        calls, returned = self.original.calls, self.lowered.returned
+        outputs = run(pte, calls, self.subject.name, self.original.report)
+        return [values[returned[method] :] for (method, _), values in zip(calls, outputs, strict=True)]
+
+    @property
+    def lowers(self) -> bool:
+        """Whether ExecuTorch takes every op of the program."""
+        return self.original.facts is None or self.original.facts.stops != "lower"
 
     @property
     def runs(self) -> bool:
         """Whether the runtime has a kernel for every op of the program."""
-        return self.original.facts is None or self.original.facts.kernels
+        return self.original.facts is None or not self.original.facts.stops

@@ -46,6 +46,12 @@ def mutated(program: ExportedProgram) -> frozenset[str]:
     return frozenset(str(spec.target) for spec in specs if spec.kind in kinds)
 
 
+def returned_inputs(program: ExportedProgram) -> int:
+    """How many inputs the program writes: the runtime returns their new values before its outputs."""
+    specs = program.graph_signature.output_specs
+    return sum(spec.kind is OutputKind.USER_INPUT_MUTATION for spec in specs)
+
+
 def structure(program: ExportedProgram) -> str:
     """The graph up to names and to the numbers in its stored tensors.
 

@@ -24,11 +24,13 @@ Outputs = list[list[Any]]
 
 @dataclass(frozen=True)
 class Lowered:
-    """A lowered program: delegates and ops left outside over all methods, what it writes, its ``.pte``."""
+    """A lowered program: delegates and ops left outside over all methods, what each method writes, how many
+    written inputs it returns, and the ``.pte``."""
 
     delegates: int
     outside: Counter[str]
     mutated: Mapping[str, frozenset[str]]
+    returned: Mapping[str, int]
     pte: bytes
 
 
@@ -71,7 +73,8 @@ def lower(programs: Mapping[str, ExportedProgram], partitioner: Any, label: str,
         # Without this pass the initial value of a mutated buffer is not in the file at all.
         config = ExecutorchBackendConfig(passes=[InitializedMutableBufferPass([""])])
         pte = manager.to_executorch(config).buffer
-    return Lowered(delegates, outside, mutated, pte)
+    returned = {name: graph.returned_inputs(program) for name, program in lowered.items()}
+    return Lowered(delegates, outside, mutated, returned, pte)
 
 
 def run(pte: bytes, calls: Sequence[tuple[str, Any]], label: str, report: Report) -> Outputs:

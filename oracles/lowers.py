@@ -21,7 +21,10 @@ class Lowers:
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:
         try:
-            _ = evidence.outputs if evidence.runs else evidence.lowered
+            if evidence.lowers:
+                _ = evidence.outputs if evidence.runs else evidence.lowered
+            else:
+                _ = evidence.functional
         except StageFailure as failure:
             yield Violation(
                 expected="the program folds, lowers, loads and runs",

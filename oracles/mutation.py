@@ -32,7 +32,7 @@ raise SystemExit(written != {goal})"""
         from oracles.compare import differences  # needs torch, which knowing the rule does not
 
         for method, expected in evidence.original.written.items():
-            got = evidence.lowered.mutated[method]
+            got = evidence.mutated[method]
             if got != expected:
                 all_written = sorted(n for names in evidence.original.written.values() for n in names)
                 yield Violation(

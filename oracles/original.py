@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import linecache
 import operator
+import sys
+import types
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from generators.facts import RANDOM, STATE, Facts, facts_of
 from generators.program import Program
-from generators.render import render
+from generators.render import export_statements, render
 from generators.twin import Twin, twin_of
 from oracles import graph
 from oracles.lowering import Outputs, Report, clone
@@ -104,19 +106,18 @@ def load_source(source: str, name: str) -> dict[str, Any]:
     """Executes rendered source and returns its globals; tracebacks and inspect see the text."""
     filename = f"<program {name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    namespace: dict[str, Any] = {"__name__": "program"}
-    exec(compile(source, filename, "exec"), namespace)  # vocabulary code only: see ``validate``
-    return namespace
+    # torch.cond traces by bytecode, which looks the module up by its name.
+    module = sys.modules["program"] = types.ModuleType("program")
+    exec(compile(source, filename, "exec"), module.__dict__)  # vocabulary code only: see ``validate``
+    return module.__dict__
 
 
-def export(model: Any, methods: Mapping[str, tuple[Any, ...]]) -> dict[str, ExportedProgram]:
-    """Exports methods of one module, each with its example inputs, so that they share their tensors."""
-    programs = {}
-    for name, inputs in methods.items():
-        if name != "forward":
-            model.forward = getattr(model, name)
-        with torch.no_grad():
-            programs[name] = torch.export.export(model, inputs)
+def export(program: Program, namespace: dict[str, Any], model: Any) -> dict[str, ExportedProgram]:
+    """Exports the methods of ``model`` as the program says, by the statements that a script would hold."""
+    torch.manual_seed(0)
+    scope = {**namespace, "model": model}
+    exec(compile("\n".join(export_statements(program)), "<export>", "exec"), scope)
+    programs: dict[str, ExportedProgram] = scope["programs"]
     return programs
 
 
@@ -124,7 +125,7 @@ class _Double(TorchFunctionMode):
     """Reads an explicit float32 as float64, so that a cast does not round the reference."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+        self, func: Callable[..., Any], kinds: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         args, kwargs = pytree.tree_map(
             lambda item: torch.float64 if item is torch.float32 else item, (args, kwargs or {})
@@ -142,13 +143,17 @@ class ProgramOriginal(Original):
         self.source = render(program)
         self._namespace = load_source(self.source, program.digest)
 
-    def _inputs(self, method: str, seed: int) -> tuple[Any, ...]:
+    def _inputs(self, method: str, seed: int, sizes: Mapping[str, int] = {}) -> tuple[Any, ...]:
         torch.manual_seed(seed)
-        return self._namespace["INPUTS"][method]()
+        made: tuple[Any, ...] = self._namespace["INPUTS"][method](**sizes)
+        return made
 
     @artefact
     def calls(self) -> list[Call]:
-        return [(call.method, (self._inputs(call.method, call.seed), {})) for call in self.program.calls]
+        return [
+            (call.method, (self._inputs(call.method, call.seed, call.sizes), {}))
+            for call in self.program.calls
+        ]
 
     @artefact
     def _built(self) -> Any:
@@ -163,7 +168,7 @@ class ProgramOriginal(Original):
     def _pristine(self) -> dict[str, ExportedProgram]:
         model = self._model()
         with stage("export", self.report):
-            return export(model, {m.name: self._inputs(m.name, 0) for m in self.program.methods})
+            return export(self.program, self._namespace, model)
 
     def exported(self) -> dict[str, ExportedProgram]:
         return {name: copy.deepcopy(program) for name, program in self._pristine.items()}
@@ -185,7 +190,7 @@ class ProgramOriginal(Original):
 
     @artefact
     def reference(self) -> Outputs:
-        if self.facts.quantized:
+        if self.facts.quantized or not self.facts.float64:
             return self.eager
         model = self._model().double()
         with stage("eager in float64", self.report):
@@ -217,34 +222,45 @@ class ProgramOriginal(Original):
     def twin(self) -> dict[str, ExportedProgram]:
         twin = twin_of(self.program, self.facts)
         with stage("build (twin)", self.report), torch.no_grad():
-            values = self._folded_values(twin)
+            original = self._new(self._namespace)
+            values = self._folded_values(twin, original)
             namespace = load_source(render(twin.program), "twin")
-            torch.manual_seed(0)
-            model = namespace["Model"]().eval()
-            for name, tensor in _tensors(model).items():
-                tensor.copy_(values[name])
+            model = self._new(namespace)
+            _adopt(model, original)
+            for name, value in values.items():
+                setattr(model, name, torch.nn.Parameter(value))
             model = namespace.get("quantize", lambda same: same)(model)
         with stage("export (twin)", self.report):
-            return export(model, {m.name: self._inputs(m.name, 0) for m in self.program.methods})
+            return export(twin.program, namespace, model)
 
-    def _folded_values(self, twin: Twin) -> dict[str, torch.Tensor]:
-        """Values of the twin's tensors: the original's own, and what its must-fold weights compute."""
+    def _new(self, namespace: dict[str, Any]) -> torch.nn.Module:
         torch.manual_seed(0)
-        original = self._namespace["Model"]().eval()
-        values = _tensors(original)
-        for name, attribute in twin.attributes.items():
-            values[name] = operator.attrgetter(attribute)(original).clone()
+        model: torch.nn.Module = namespace["Model"]()
+        return model if self.program.train else model.eval()
+
+    def _folded_values(self, twin: Twin, original: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Values of the twin's new parameters: what the must-fold weights of the original compute."""
+        attributes = {name: operator.attrgetter(path)(original) for name, path in twin.attributes.items()}
         if twin.probe is not None:
-            torch.manual_seed(0)
-            probe = load_source(render(twin.probe), "probe")["Model"]().eval()
+            probe = self._new(load_source(render(twin.probe), "probe"))
             for method, names in twin.probed.items():
                 results = getattr(probe, method)(*self._inputs(method, 0))
-                values |= dict(zip(names, pytree.tree_leaves(results), strict=True))
-        return values
+                attributes |= dict(zip(names, pytree.tree_leaves(results), strict=True))
+        return {
+            name: value.clone(memory_format=torch.contiguous_format) for name, value in attributes.items()
+        }
 
 
-def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+def _adopt(model: torch.nn.Module, original: torch.nn.Module) -> None:
+    """Gives ``model`` the very tensors of ``original`` that have the same name: values, layout, ties."""
+    for name, module in model.named_modules():
+        for tensors in (module._parameters, module._buffers):
+            for key in tensors:
+                path = f"{name}.{key}" if name else key
+                try:
+                    tensors[key] = operator.attrgetter(path)(original)
+                except AttributeError:
+                    continue  # A new parameter of the twin.
 
 
 def _double(value: Any) -> Any:
