@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import hypothesis
 from hypothesis.strategies import SearchStrategy
@@ -24,6 +25,8 @@ from oracles.verdict import Finding
 
 REDUCE_SECONDS = 60.0
 ENDLESS = 1_000_000
+DRAWS = 20
+T = TypeVar("T")
 
 
 class _Spent(Exception):
@@ -90,12 +93,19 @@ def fuzz(
     return result
 
 
-def drawn(strategy: SearchStrategy[Program], count: int, seed: int, name: str) -> list[Program]:
-    """The first ``count`` distinct programs that ``fuzz`` would judge with this seed and name."""
-    programs: dict[Program, None] = {}
+def drawn(strategy: SearchStrategy[T], count: int, seed: int, name: str) -> list[T]:
+    """The first ``count`` distinct programs that ``fuzz`` would judge with this seed and name.
 
-    def each(program: Program) -> None:
-        if len(programs) >= count:
+    Fewer where no more turn up in ``DRAWS`` times as many draws.
+    """
+    programs: dict[T, None] = {}
+    draws = 0
+
+    def each(program: T) -> None:
+        nonlocal draws
+        draws += 1
+        # Of a few members there may be fewer programs than asked for.
+        if len(programs) >= count or draws > DRAWS * count:
             raise _Spent
         programs[program] = None
 
@@ -103,7 +113,7 @@ def drawn(strategy: SearchStrategy[Program], count: int, seed: int, name: str) -
     return list(programs)
 
 
-def _draw(strategy: SearchStrategy[Program], each: Callable[[Program], None], seed: int, name: str) -> None:
+def _draw(strategy: SearchStrategy[T], each: Callable[[T], None], seed: int, name: str) -> None:
     stopped: list[BaseException] = []
     number = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big")
 
@@ -118,7 +128,7 @@ def _draw(strategy: SearchStrategy[Program], each: Callable[[Program], None], se
         verbosity=hypothesis.Verbosity.quiet,
     )
     @hypothesis.given(strategy)
-    def run(program: Program) -> None:
+    def run(program: T) -> None:
         try:
             each(program)
         except BaseException as error:

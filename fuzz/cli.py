@@ -117,6 +117,45 @@ def check(
     raise typer.Exit(FAULT if checked.verdict.of("fault") else 0)
 
 
+@app.command()
+def generate(
+    count: Annotated[int, typer.Option("-n", min=1, help="How many programs.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same programs.")] = 0,
+    only: Annotated[str | None, typer.Option("--only", help="Members, comma-separated.")] = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Print statistics, not programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    members: Annotated[bool, typer.Option("--list", help="List families and members.")] = False,
+) -> None:
+    """Draws programs and prints their source, or what the strategies draw on the whole."""
+    import msgspec
+
+    from fuzz.generating import MemberError, draw, listing, measure, names_of
+    from fuzz.presentation import stats_table
+    from generators.program import encode
+    from generators.render import render
+
+    if members:
+        print(listing(), end="")
+        return
+    try:
+        names = names_of(only)
+    except MemberError as error:
+        _refuse(error)
+    if stats:
+        measured = measure(names, count, seed)
+        if as_json:
+            print(msgspec.json.encode(measured).decode())
+        else:
+            console.print(stats_table(measured))
+        return
+    for item in draw(names, count, seed):
+        print(
+            encode(item.program).decode()
+            if as_json
+            else f"# {', '.join(item.members)}\n{render(item.program)}"
+        )
+
+
 def main() -> None:
     """Entry point of the ``foldfuzz`` command."""
     app()

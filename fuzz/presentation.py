@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
 from fuzz.campaign import Found, Result
 from fuzz.findings import Tally
+from fuzz.generating import Stats
 from fuzz.messages import Column
 from generators.render import render
 from oracles.verdict import Finding
@@ -94,3 +99,20 @@ def check_rows(columns: Sequence[Column]) -> list[tuple[str, ...]]:
     ]
     failed = any(column.failure for column in columns)
     return [*rows, row("failed", lambda c: c.failure or "no")] if failed else rows
+
+
+def stats_table(stats: Stats) -> Group:
+    """Statistics over drawn programs as tables."""
+    whole = Table(show_header=False)
+    whole.add_row("programs", str(stats.programs))
+    whole.add_row("valid", f"{stats.valid_share:.1%}")
+    whole.add_row("pairwise coverage", f"{stats.pairwise_coverage:.1%}")
+    whole.add_row("programs a second", f"{stats.programs_per_second:.1f}")
+    whole.add_row("steps, mean and 95th percentile", f"{stats.steps_mean:.1f}, {stats.steps_p95:g}")
+    members = Table("member", "share of programs")
+    for name, share in stats.members.items():
+        members.add_row(name, f"{share:.2%}")
+    reasons = Table("programs", "why invalid")
+    for reason, count in stats.invalid_reasons.items():
+        reasons.add_row(str(count), escape(reason))
+    return Group(whole, members, *([reasons] if stats.invalid_reasons else []))

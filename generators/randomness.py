@@ -35,7 +35,7 @@ for op in (
        stops="lower"),
     Op("normal", FAMILY, "torch.normal(0.0, 1.0, {shape})", shaped, (0, 0), SHAPED, RANDOM, stops="lower"),
     Op("randperm", FAMILY, "torch.randperm({n}).to(torch.float32)", _picks, (0, 0), COUNTED, RANDOM,
-       stops="lower"),
+       stops="run"),
     Op("multinomial", FAMILY, "torch.multinomial(torch.ones(9), {n}, True).to(torch.float32)", _picks, (0, 0),
        COUNTED, RANDOM, stops="lower"),
     Op("dropout", FAMILY, "F.dropout({0}, {p}, training=True)", _like, (1, 1), {"p": PROBABILITY}, RANDOM),

@@ -79,7 +79,8 @@ def draw_cond(b: Builder, x: str) -> str:
     shape, inner = b.shape(x), b.shape(x)[-1]
     plain, stored = b.tensor("parameter", (inner, inner)), b.tensor("parameter", (inner, inner))
     then = b.branch(lambda y: b.step("linear", y, b.step("t", stored)), shape)
-    other = b.branch(lambda y: b.step("linear", y, plain), shape)
+    # Stock lowering fails on a linear in a branch whose weight is stored as it is.
+    other = b.branch(lambda y: b.step("linear", y, b.step("mul", plain, plain)), shape)
     return b.choose(b.step("positive", x), x, then, other)
 
 
@@ -147,7 +148,11 @@ def draw_shared_by_methods(b: Builder) -> None:
 
 
 @member(
-    "method", FAMILY, "written-elsewhere", excludes=frozenset({"second-method", "shared-by-methods", "joint"})
+    "method",
+    FAMILY,
+    "written-elsewhere",
+    often=1,
+    excludes=frozenset({"second-method", "shared-by-methods", "joint"}),
 )
 def draw_written_elsewhere(b: Builder) -> None:
     """A buffer that is part of a weight in one method and is written in another."""

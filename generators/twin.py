@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from generators.facts import Facts
 from generators.program import Layer, Method, Program, Step, Tensor
 from generators.prune import prune
-from generators.vocabulary import LAYERS, OPS, layer_bias, layer_weight
+from generators.vocabulary import LAYERS, OPS, Type, layer_bias, layer_weight
 
 FUNCTIONAL = {
     "Linear": "linear",
@@ -62,11 +63,12 @@ class _Hand:
         self.wanted: dict[str, list[tuple[str, str]]] = {m.name: [] for m in program.methods}
         self.probes: dict[str, list[Step]] = {}
 
-    def _parameter(self, key: tuple[str, str], shape: tuple[int, ...]) -> str:
+    def _parameter(self, key: tuple[str, str], given: Type) -> str:
         """The new parameter that stands for ``key``, made at its first use."""
         if key not in self.parameters:
             name = f"folded_{len(self.tensors)}"
-            self.tensors.append(Tensor(name, "parameter", shape))
+            dtype: Any = given.dtype
+            self.tensors.append(Tensor(name, "parameter", given.shape, dtype=dtype))
             self.parameters[key] = name
         return self.parameters[key]
 
@@ -95,7 +97,7 @@ class _Hand:
                 self.wanted[method.name].append(key)
                 copy = f"probe_{len(self.wanted[method.name])}"
                 probes.append(Step("clone", (weight.name,), (copy,)))
-            args[position] = self._parameter(key, weight.type.shape)
+            args[position] = self._parameter(key, weight.type)
         return msgspec.structs.replace(step, args=tuple(args))
 
     def _functional(self, layer: Layer, step: Step) -> Step:
@@ -106,7 +108,7 @@ class _Hand:
         for target, given in owned.items():
             if given is not None:
                 attribute = f"{layer.path}.{target}"
-                name = self._parameter(("", attribute), given.shape)
+                name = self._parameter(("", attribute), given)
                 self.attributes[name] = attribute
                 args.append(name)
         op = OPS[FUNCTIONAL[kind.name]]

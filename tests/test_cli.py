@@ -11,6 +11,7 @@ import pytest
 
 from corpus.store import CASES, load
 from fuzz.script import script
+from generators.program import decode
 
 ROOT = Path(__file__).parent.parent
 CASE = CASES / "slice-of-weight.json"
@@ -161,3 +162,24 @@ def test_bad_pytest_options_end_with_2(option, value):
     done = pytest_run("fuzz/", option, value)
     assert done.returncode == 2
     assert "expected" in done.stdout + done.stderr and "Traceback" not in done.stdout + done.stderr
+
+
+def test_generate_prints_programs_of_the_members_asked_for():
+    result = command("generate", "-n", "3", "--only", "kv-cache,transpose", "--json")
+    assert result.returncode == 0
+    programs = [decode(line.encode()) for line in result.stdout.splitlines()]
+    assert len(programs) == 3
+    ops = {step.op for program in programs for _, step in program.walk()}
+    assert "t" in ops and ops & {"index_put_", "index_copy_"} and "add_" not in ops
+
+
+def test_generate_refuses_what_is_no_member():
+    result = command("generate", "--only", "kv-cash")
+    assert result.returncode == 2 and "expected members" in result.stderr and "kv-cash" in result.stderr
+
+
+def test_generate_counts_what_is_drawn():
+    result = command("generate", "-n", "6", "--only", "linear,transpose,dropout", "--stats", "--json")
+    stats = json.loads(result.stdout)
+    assert stats["programs"] == 6 and stats["valid_share"] == 1 and stats["invalid_reasons"] == {}
+    assert set(stats["members"]) == {"linear", "transpose", "dropout"} and stats["steps_mean"] > 0

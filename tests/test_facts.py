@@ -112,7 +112,7 @@ def test_a_write_through_a_view_reaches_the_buffer():
 
 def test_outputs_depend_on_what_the_facts_say():
     """Against torch itself: an output differs with the generator's seed or the inputs exactly if labelled."""
-    families = ("parametrizations", "mutations", "factories", "randomness")
+    families = ("tensors", "parametrizations", "expressions", "mutations", "factories", "randomness")
     seen = set()
     for made in drawn(programs(families), 60, 3, "facts"):
         original = ProgramOriginal(made, lambda stage: None)
@@ -130,7 +130,7 @@ def test_outputs_depend_on_what_the_facts_say():
 
 
 def test_twin_computes_what_the_original_computes():
-    families = ("parametrizations", "mutations", "factories")
+    families = ("tensors", "parametrizations", "expressions", "mutations", "factories")
     compared = 0
     for made in drawn(programs(families), 40, 5, "twin"):
         original = ProgramOriginal(made, lambda stage: None)
