@@ -190,7 +190,7 @@ def draw_bilinear(b: Builder, x: str) -> str:
     return b.step("bilinear", x, x, b.weight((b.channels(), inner, inner), DEPTH))
 
 
-@block(FAMILY, "prelu", rank(3, 4))
+@block(FAMILY, "prelu", rank(4))
 def draw_prelu(b: Builder, x: str) -> str:
     """``F.prelu`` with computed slopes."""
     return b.step("prelu", x, b.weight(b.shape(x)[1:2], DEPTH))

@@ -39,7 +39,7 @@ for op in (
     Op("multinomial", FAMILY, "torch.multinomial(torch.ones(9), {n}, True).to(torch.float32)", _picks, (0, 0),
        COUNTED, RANDOM, stops="lower"),
     Op("dropout", FAMILY, "F.dropout({0}, {p}, training=True)", _like, (1, 1), {"p": PROBABILITY}, RANDOM),
-    Op("bernoulli", FAMILY, "torch.bernoulli(torch.sigmoid({0}))", _like, effect=RANDOM, stops="lower"),
+    Op("bernoulli", FAMILY, "torch.bernoulli(torch.sigmoid({0}))", _like, effect=RANDOM),
 ):  # fmt: skip
     add_op(op)
 
@@ -106,7 +106,7 @@ def draw_noisy_weight(b: Builder, shape: Shape, depth: int) -> str:
     return b.step("add", inner, _noise(b, op, shape, inner))
 
 
-@weight(FAMILY, "random-mask", often=1)
+@weight(FAMILY, "random-mask")
 def draw_random_mask(b: Builder, shape: Shape, depth: int) -> str:
     """A weight times a mask drawn with Bernoulli probabilities from a parameter."""
     inner = b.weight(shape, depth)

@@ -21,7 +21,7 @@ from oracles.subject import STOCK
 
 NOT_CORE = ("lower", "SpecViolationError")
 STOPS = {
-    **dict.fromkeys(("bilinear", "tril-indices", "random-mask"), NOT_CORE),
+    **dict.fromkeys(("bilinear", "tril-indices"), NOT_CORE),
     **dict.fromkeys(("rand-like", "randn-like", "randint", "normal", "multinomial"), NOT_CORE),
     # As computed weights; folded they are gone before the check of Core ATen.
     **dict.fromkeys(("standardized", "orthogonal", "standardize", "chained"), NOT_CORE),
