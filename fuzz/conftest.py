@@ -17,7 +17,7 @@ from fuzz.judging import Judge
 from fuzz.presentation import describe, summarize
 from fuzz.subjects import BUILT_IN, DEFAULT, check_name
 
-DEFAULT_TIME = "5m"
+DEFAULT_TIME = "4m"
 RUN = pytest.StashKey[dict]()
 
 
