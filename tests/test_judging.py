@@ -16,7 +16,7 @@ from fuzz.campaign import Budget, drawn, fuzz
 from fuzz.findings import Findings, features
 from fuzz.judging import Judge, RefusedError
 from fuzz.reducer import reduce
-from generators.strategies import programs
+from generators.strategies import draws, programs
 from generators.validate import validate
 from oracles.verdict import Finding
 
@@ -88,7 +88,9 @@ def test_reducer_finds_the_consumer_and_its_weight():
                     return True
         return False
 
-    large = [p for p in drawn(programs(("expressions", "mutations")), 900, 1, "reduce") if shows(p)]
+    names = ("slice", "linear", "conv1d", "scaled", "lora", "accumulate", "view-write", "activation")
+    strategy = draws(names).map(lambda item: item.program)
+    large = [program for program in drawn(strategy, 300, 1, "reduce") if shows(program)]
     assert len(large) >= 5
     for program in large[:20]:
         small = reduce(program, shows, seconds=30)
