@@ -149,11 +149,8 @@ def generate(
             console.print(stats_table(measured))
         return
     for item in draw(names, count, seed):
-        print(
-            encode(item.program).decode()
-            if as_json
-            else f"# {', '.join(item.members)}\n{render(item.program)}"
-        )
+        source = f"# {', '.join(item.members)}\n{render(item.program)}"
+        print(encode(item.program).decode() if as_json else source)
 
 
 def main() -> None:

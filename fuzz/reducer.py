@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterator
+from typing import Any
 
 import msgspec
 
-from generators.program import Call, Input, Method, Program, ProgramError, Step, Tensor
+from generators.program import Call, Input, Method, Program, ProgramError, Step, Struct, Tensor
 from generators.prune import prune
 from generators.storage import WRITES
 from generators.validate import validate
@@ -23,6 +24,9 @@ Pass = Callable[[Program], Iterator[Program]]
 Shows = Callable[[Program], bool]
 
 change = msgspec.structs.replace
+
+PROGRAM_OPTIONS = ("train", "strict", "grad", "joint")
+TENSOR_OPTIONS = ("values", "dtype", "layout", "persistent", "requires_grad", "tied", "tag")
 
 
 def reduce(program: Program, shows: Shows, seconds: float) -> Program:
@@ -70,11 +74,23 @@ def _size(program: Program) -> tuple[int, ...]:
         program.steps + parametrizations,
         len(program.methods) + sum(len(method.outputs) for method in program.methods),
         program.quantization is not None,
+        _options(program),
         len(program.calls) + len(inputs) + len(program.tensors),
         sum(len(shape) + sum(shape) for shape in shapes),
         sum(_weight(value) for value in literals),
         sum(call.seed for call in program.calls),
     )
+
+
+def _options(program: Program) -> int:
+    """How many options are not at their default."""
+    inputs = [item for method in program.methods for item in method.inputs]
+    plain = [_without_options(program, PROGRAM_OPTIONS)]
+    plain += [_without_options(tensor, TENSOR_OPTIONS) for tensor in program.tensors]
+    plain += [_without_options(layer, ("nested",)) for layer in program.layers]
+    plain += [_without_options(p, ("shared",)) for layer in program.layers for p in layer.parametrizations]
+    plain += [_without_options(item, ("dims",)) for item in inputs]
+    return sum(len(list(options)) for options in plain)
 
 
 def _weight(value: object) -> int:
@@ -246,6 +262,34 @@ def fewer_arguments(program: Program) -> Iterator[Program]:
     return _methods(program, smaller)
 
 
+def plain_options(program: Program) -> Iterator[Program]:
+    """Takes one option of the program, a tensor, a layer or an input back to its default."""
+    yield from _without_options(program, PROGRAM_OPTIONS)
+    for i, tensor in enumerate(program.tensors):
+        for plain in _without_options(tensor, TENSOR_OPTIONS):
+            yield change(program, tensors=(*program.tensors[:i], plain, *program.tensors[i + 1 :]))
+    for i, layer in enumerate(program.layers):
+        items = layer.parametrizations
+        own = change(layer, parametrizations=tuple(change(item, shared=False) for item in items))
+        for plain in (*_without_options(layer, ("nested",)), own):
+            yield change(program, layers=(*program.layers[:i], plain, *program.layers[i + 1 :]))
+
+    def static(method: Method) -> Iterator[Method]:
+        for i, item in enumerate(method.inputs):
+            for plain in _without_options(item, ("dims",)):
+                yield change(method, inputs=(*method.inputs[:i], plain, *method.inputs[i + 1 :]))
+
+    yield from _methods(program, static)
+
+
+def _without_options(item: Struct, names: tuple[str, ...]) -> Iterator[Any]:
+    """``item`` with one of the named fields at its default, for each that is not."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(item)}
+    for name in names:
+        if getattr(item, name) != defaults[name]:
+            yield change(item, **{name: defaults[name]})
+
+
 def plain_attributes(program: Program) -> Iterator[Program]:
     """Sets attributes of layers and steps to their plainest value."""
     for i, layer in enumerate(program.layers):
@@ -282,6 +326,7 @@ PASSES: tuple[Pass, ...] = (
     read_parameter,
     fewer_parametrizations,
     fewer_arguments,
+    plain_options,
     plain_attributes,
 )
 """From those that take most away to those that only make plainer."""

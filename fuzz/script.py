@@ -82,8 +82,8 @@ def _run(program: Program, lower: str, only: bool, goal: tuple[int, int, float])
     calls = program.calls if only else program.calls[: call + 1]
     indent, method = "", f'"{calls[0].method}"'
     sizes, given = "", ", ".join(f"{name}={size}" for name, size in calls[0].sizes.items())
-    if written or len(calls) > 1:
-        yield "model = build()"  # The exported one may have been called.
+    if len(program.methods) > 1:
+        yield "model = build()  # exporting the methods replaced forward"
     if len(calls) > 1:
         sizes, given = (", sizes", "**sizes") if program.dims else ("", "")
         yield f"for method, seed{sizes} in CALLS[:{len(calls)}]:"

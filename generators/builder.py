@@ -33,7 +33,6 @@ class Builder:
 
     def __init__(self, draw: Draw, members: Sequence[str]) -> None:
         self.draw = draw
-        self.members = tuple(members)
         self.pending = [MEMBERS[name] for name in members]
         self.placed: dict[str, None] = {}
         self.types: dict[str, Type] = {}
@@ -46,9 +45,10 @@ class Builder:
         self.options: dict[str, Any] = {}
         self.widths: tuple[int, ...] = (4, 3, 8, 7)
         self.shapes = SHAPES
-        self._begin("forward")
+        self.begin_method("forward")
 
-    def _begin(self, name: str) -> None:
+    def begin_method(self, name: str) -> None:
+        """Begins a method, which shares tensors and layers with those before it."""
         self._method = name
         self.inputs: list[Input] = []
         self.body: list[Step] = []
@@ -157,9 +157,9 @@ class Builder:
         self.placed[found.name] = None
         return found
 
-    def _next(self, kind: str, shape: Shape, fits: Callable[[Member], bool]) -> Member | None:
+    def _next(self, kind: str, shape: Shape, gemm: bool = False) -> Member | None:
         for found in self.pending:
-            if found.kind == kind and found.admits(shape) and fits(found):
+            if found.kind == kind and found.admits(shape) and not (gemm and not self.lowers(found)):
                 return self._use(found)
         return None
 
@@ -167,12 +167,12 @@ class Builder:
         """A value of ``shape`` from the members that may make weights, at most ``depth`` deep."""
         if depth <= 0 or self.pick(PLAIN):
             return self.leaf(shape)
-        found = self._next("weight", shape, lambda one: not gemm or self.lowers(one))
+        found = self._next("weight", shape, gemm)
         return found.draw(self, shape, depth - 1) if found else self.leaf(shape)
 
     def leaf(self, shape: Shape) -> str:
         """An owned tensor of ``shape``, or what is read of one: plain unless a member is pending."""
-        found = self._next("leaf", shape, lambda one: True)
+        found = self._next("leaf", shape)
         return found.draw(self, shape) if found else self.tensor("parameter", shape)
 
     def lowers(self, found: Member) -> bool:
@@ -193,7 +193,7 @@ class Builder:
             target = "bias" if on_bias else "weight"
             if any(item.target == target for item in drawn):
                 continue
-            found = self._next("layer", shape, lambda one: True)
+            found = self._next("layer", shape)
             drawn += found.draw(self, target, shape) if found else []
         return drawn
 
@@ -242,10 +242,6 @@ class Builder:
         self.methods.append(Method(self._method, tuple(self.inputs), tuple(self.body), outputs))
         for name in self._local:
             del self.types[name]
-
-    def second_method(self, name: str) -> None:
-        """Begins another method, which shares the tensors and layers."""
-        self._begin(name)
 
     def program(self, calls: int) -> Program:
         """The program, called in turns, at every size of its dynamic dimensions."""

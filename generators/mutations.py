@@ -101,6 +101,12 @@ def _rows(b: Builder, value: str, size: int) -> str:
     return b.step("narrow", value, dim=0, start=0, length=size)
 
 
+def _read_first(b: Builder, x: str) -> tuple[str, str]:
+    """A buffer like the activation, and their sum, before anything is written."""
+    state = b.tensor("buffer", b.shape(x))
+    return state, b.step("add", x, state)
+
+
 @block(FAMILY, "accumulate", static=True)
 def draw_accumulate(b: Builder, x: str) -> str:
     """A buffer that sums the activation over calls."""
@@ -112,8 +118,7 @@ def draw_accumulate(b: Builder, x: str) -> str:
 @block(FAMILY, "decay", static=True)
 def draw_decay(b: Builder, x: str) -> str:
     """A buffer that every call scales."""
-    state = b.tensor("buffer", b.shape(x))
-    out = b.step("add", x, state)
+    state, out = _read_first(b, x)
     b.write("mul_", state, b.tensor("constant", ()))
     return out
 
@@ -121,8 +126,7 @@ def draw_decay(b: Builder, x: str) -> str:
 @block(FAMILY, "delay", static=True)
 def draw_delay(b: Builder, x: str) -> str:
     """A buffer that is read and then overwritten with the activation: the last call's value."""
-    state = b.tensor("buffer", b.shape(x))
-    out = b.step("add", x, state)
+    state, out = _read_first(b, x)
     b.write("copy_", state, x)
     return out
 
@@ -130,8 +134,7 @@ def draw_delay(b: Builder, x: str) -> str:
 @block(FAMILY, "reset", static=True)
 def draw_reset(b: Builder, x: str) -> str:
     """A buffer that is read and then filled with one number, or zero."""
-    state = b.tensor("buffer", b.shape(x))
-    out = b.step("add", x, state)
+    state, out = _read_first(b, x)
     if b.coin():
         b.write("fill_", state, value=0.5)
     else:
@@ -153,7 +156,7 @@ def draw_view_write(b: Builder, x: str) -> str:
     """A write through a view of a part of a buffer, then a read of another part that overlaps."""
     rows, rest = b.shape(x)[0], b.shape(x)[1:]
     state = b.tensor("buffer", (rows + 2, *rest))
-    b.write(b.pick(["copy_", "add_"]), b.step("narrow", state, dim=0, start=0, length=rows), x)
+    b.write(b.pick(["copy_", "add_"]), b.step("narrow", state, dim=0, start=1, length=rows), x)
     return b.step("add", x, b.step("narrow", state, dim=0, start=0, length=rows))
 
 

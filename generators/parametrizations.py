@@ -147,7 +147,7 @@ def draw_shared(b: Builder, x: str) -> str:
 
 
 @block(
-    FAMILY, "training-spectral_norm", _matrix_like, excludes=frozenset({"joint", "quantization", "strict"})
+    FAMILY, "training-spectral-norm", _matrix_like, excludes=frozenset({"joint", "quantization", "strict"})
 )
 def draw_training(b: Builder, x: str) -> str:
     """spectral_norm exported in training mode: every call writes its two buffers."""

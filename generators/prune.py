@@ -20,16 +20,18 @@ def prune(program: Program) -> Program:
     read |= {output for method in (*methods, *branches) for output in method.outputs}
     read |= {canonical(program, name) for name in read}
     called = {step.attrs.get("layer") for step in steps}
-    sized = {name for method in methods for item in method.inputs for name in item.dims}
+    sized = {method.name: {name for item in method.inputs for name in item.dims} for method in methods}
     return msgspec.structs.replace(
         program,
         methods=methods,
         branches=branches,
         tensors=tuple(item for item in program.tensors if item.name in read),
         layers=tuple(item for item in program.layers if item.name in called),
-        dims=tuple(item for item in program.dims if item.name in sized),
+        dims=tuple(item for item in program.dims if any(item.name in names for names in sized.values())),
         calls=tuple(
-            msgspec.structs.replace(call, sizes={k: v for k, v in call.sizes.items() if k in sized})
+            msgspec.structs.replace(
+                call, sizes={name: size for name, size in call.sizes.items() if name in sized[call.method]}
+            )
             for call in program.calls
         ),
     )

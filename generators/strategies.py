@@ -53,11 +53,11 @@ def programs(families: Iterable[str] = FAMILIES) -> st.SearchStrategy[Program]:
 
 
 @st.composite
-def draws(draw: Any, names: tuple[str, ...], sizes: Sequence[int] = SIZES) -> Drawn:
+def draws(draw: Any, names: tuple[str, ...]) -> Drawn:
     """Valid programs that hold some of the named members."""
     pool = [MEMBERS[name] for name in names]
     swarm: list[Member] = []
-    for _ in range(draw(st.sampled_from(sizes))):
+    for _ in range(draw(st.sampled_from(SIZES))):
         fits = [one for one in pool if one not in swarm and all(one.compatible(other) for other in swarm)]
         weighted = [one for one in fits for _ in range(one.often)]
         if weighted:
@@ -72,7 +72,7 @@ def build(draw: Any, names: Sequence[str]) -> Drawn:
         b.place(found)
     last = [one for one in b.pending if one.kind == "method"]
     b.pending = [one for one in b.pending if one.kind != "method"]
-    if not any(one.kind == "block" for one in b.pending) and not b.pending:
+    if not b.pending:
         b.block(MEMBERS["linear"])
     tries = 0
     while b.pending and tries < TRIES * len(names):

@@ -133,7 +133,7 @@ def draw_second_method(b: Builder) -> None:
     shared = b.layer("Linear", [Parametrization("weight_norm")], in_features=4, out_features=4, bias=True)
     b.streams.append(b.call(shared, b.input((2, 4))))
     b.finish_method()
-    b.second_method("decode")
+    b.begin_method("decode")
     b.streams.append(b.call(shared, b.input((3, 4))))
 
 
@@ -143,7 +143,7 @@ def draw_shared_by_methods(b: Builder) -> None:
     stored = b.tensor("parameter", (4, 4))
     b.streams.append(b.step("linear", b.input((2, 4)), b.step("t", stored)))
     b.finish_method()
-    b.second_method("decode")
+    b.begin_method("decode")
     b.streams.append(b.step("linear", b.input((3, 4)), b.step("t", stored)))
 
 
@@ -159,7 +159,7 @@ def draw_written_elsewhere(b: Builder) -> None:
     state = b.tensor("buffer", (4, 4))
     b.streams.append(b.step("linear", b.input((2, 4)), b.step("mul", state, b.tensor("parameter", ()))))
     b.finish_method()
-    b.second_method("update")
+    b.begin_method("update")
     data = b.input((4, 4))
     b.write("add_", state, data)
     b.streams.append(b.step("relu", data))

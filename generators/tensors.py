@@ -129,17 +129,19 @@ def draw_scalar(b: Builder, shape: Shape) -> str:
     return b.step("mul", b.tensor("parameter", shape), b.tensor(role, ()))
 
 
-@member("whole", FAMILY, "size-one", excludes=frozenset({"prime-sizes"}))
+SIZED = frozenset({"torchao_8da4w", "torchao_8w"})
+"""These flows set the sizes themselves: their groups must divide them."""
+
+
+@member("whole", FAMILY, "size-one", excludes=SIZED | {"prime-sizes"})
 def draw_size_one(b: Builder) -> None:
     """Dimensions of size 1: one channel, one row."""
-    if not b.options.get("quantization"):
-        b.widths = (1, 4)
-        b.shapes = ((1, 4), (1, 1, 6), (1, 1, 5, 5))
+    b.widths = (1, 4)
+    b.shapes = ((1, 4), (1, 1, 6), (1, 1, 5, 5))
 
 
-@member("whole", FAMILY, "prime-sizes")
+@member("whole", FAMILY, "prime-sizes", excludes=SIZED)
 def draw_prime_sizes(b: Builder) -> None:
     """Dimensions of prime size, which no vector width divides."""
-    if not b.options.get("quantization"):
-        b.widths = (7, 3, 13)
-        b.shapes = ((3, 7), (2, 5, 11), (1, 3, 5, 7))
+    b.widths = (7, 3, 13)
+    b.shapes = ((3, 7), (2, 5, 11), (1, 3, 5, 7))

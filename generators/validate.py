@@ -52,6 +52,8 @@ MAX_SIZE = 64
 """Of a dynamic dimension."""
 
 Env = dict[str, Type]
+Branch = tuple[list[Type], Type]
+"""Types of the inputs of a branch, and of its output."""
 
 
 def _fail(path: str, expected: str, got: object) -> ProgramError:
@@ -75,17 +77,19 @@ def validate(program: Program) -> dict[str, Env]:
     taken = {layer.name for layer in program.layers} | set(owned)
     dims = _dims(program)
     envs: dict[str, Env] = {}
-    for kind, found in (("branches", program.branches), ("methods", program.methods)):
-        for i, method in enumerate(found):
-            path = f"$.{kind}[{i}]"
-            _name(method.name, f"{path}.name", taken | set(envs))
-            envs[method.name] = _Checker(program, method, path, owned, taken).run({})
-            for sizes in ({name: dim.low for name, dim in dims.items()},
-                          {name: dim.high for name, dim in dims.items()}):  # fmt: skip
-                if sizes:
-                    _Checker(program, method, path, owned, taken).run(sizes)
-            if kind == "branches":
-                _pure(method, path)
+    branches: dict[str, Branch] = {}
+    for i, branch in enumerate(program.branches):
+        path = f"$.branches[{i}]"
+        _name(branch.name, f"{path}.name", taken | set(envs))
+        _pure(branch, path)
+        env = envs[branch.name] = _Checker(program, branch, path, owned, {}).run({})
+        branches[branch.name] = [env[item.name] for item in branch.inputs], env[branch.outputs[0]]
+    bounds = [{name: dim.low for name, dim in dims.items()}, {name: dim.high for name, dim in dims.items()}]
+    for i, method in enumerate(program.methods):
+        path = f"$.methods[{i}]"
+        _name(method.name, f"{path}.name", taken | set(envs))
+        for sizes in (*(bounds if dims else ()), {}):
+            envs[method.name] = _Checker(program, method, path, owned, branches).run(sizes)
     _calls(program, dims)
     if program.joint:
         _loss(program, envs)
@@ -103,7 +107,7 @@ def _dims(program: Program) -> dict[str, Dim]:
 
 
 def _calls(program: Program, dims: dict[str, Dim]) -> None:
-    names = [method.name for method in program.methods]
+    names = {method.name: {dim for item in method.inputs for dim in item.dims} for method in program.methods}
     if not 0 < len(program.calls) <= MAX_CALLS:
         raise _fail("$.calls", f"from 1 to {MAX_CALLS} calls", len(program.calls))
     for i, call in enumerate(program.calls):
@@ -113,14 +117,18 @@ def _calls(program: Program, dims: dict[str, Dim]) -> None:
             raise _fail(f"$.calls[{i}].seed", "a seed from 0 to 2**32 - 1", call.seed)
         for name, size in call.sizes.items():
             dim = dims.get(name)
-            if dim is None or not dim.low <= size <= dim.high:
-                raise _fail(f"$.calls[{i}].sizes", "sizes within the program's dims", {name: size})
+            if dim is None or name not in names[call.method] or not dim.low <= size <= dim.high:
+                raise _fail(f"$.calls[{i}].sizes", f"sizes within the dims of {call.method}", {name: size})
 
 
 def _pure(branch: Method, path: str) -> None:
     """A branch may be taken or not: torch.cond wants it free of writes and of branches of its own."""
+    for i, item in enumerate(branch.inputs):
+        if item.dims:
+            raise _fail(f"{path}.inputs[{i}].dims", "static operands of a branch", list(item.dims))
     for i, step in enumerate(branch.steps):
-        if OPS[step.op].effect in (*WRITES, Effect.RANDOM) or step.op == "cond":
+        # An op that does not exist is for the checker to report.
+        if step.op in OPS and OPS[step.op].effect in (*WRITES, Effect.RANDOM):
             raise _fail(f"{path}.steps[{i}].op", "an op without effects in a branch", step.op)
     if len(branch.outputs) != 1:
         raise _fail(f"{path}.outputs", "one output", list(branch.outputs))
@@ -235,9 +243,11 @@ def _attrs(attrs: Attributes, rules: dict[str, Attr], path: str) -> None:
 class _Checker:
     """Checks one method or branch, at the given sizes of the dynamic dimensions."""
 
-    def __init__(self, program: Program, method: Method, path: str, owned: Env, taken: set[str]) -> None:
-        self.program, self.method, self.path = program, method, path
-        self.env, self.names = dict(owned), set(taken)
+    def __init__(
+        self, program: Program, method: Method, path: str, owned: Env, branches: dict[str, Branch]
+    ) -> None:
+        self.program, self.method, self.path, self.branches = program, method, path, branches
+        self.env, self.names = dict(owned), {*owned, *(layer.name for layer in program.layers)}
         self.fixed = {tensor.name for tensor in program.tensors if tensor.role != "buffer"}
 
     def run(self, sizes: dict[str, int]) -> Env:
@@ -289,7 +299,7 @@ class _Checker:
         _attrs(step.attrs, op.attrs, f"{path}.attrs")
         types = [self.env[arg] for arg in step.args]
         try:
-            given = step_types(self.program, step, types)
+            given = self._types(step, types)
         except TypeRuleError as error:
             raise ProgramError(f"{path}: {step.op}: {error}") from None
         for item in given:
@@ -309,36 +319,34 @@ class _Checker:
         if root in storages.maybe_viewed:
             raise _fail(f"{path}.args[0]", "memory that no reshape has looked at", step.args[0])
 
+    def _types(self, step: Step, types: list[Type]) -> list[Type]:
+        """Types of a step's results, from the types of its arguments.
 
-def step_types(program: Program, step: Step, types: Sequence[Type]) -> list[Type]:
-    """Types of a step's results, from the types of its arguments.
+        Raises:
+            TypeRuleError: the arguments do not fit the op.
+        """
+        if step.op == "cond":
+            return self._chosen(step, types)
+        if step.op != "call":
+            return OPS[step.op].infer(types, step.attrs)
+        layer = next((item for item in self.program.layers if item.name == step.attrs["layer"]), None)
+        if layer is None:
+            raise TypeRuleError(f"expected the name of a layer, got {step.attrs['layer']!r}")
+        return [LAYERS[layer.kind].infer(types[0], layer.attrs)]
 
-    Raises:
-        TypeRuleError: the arguments do not fit the op.
-    """
-    if step.op == "cond":
-        then, other = (_branch_type(program, str(step.attrs[side]), types[1:]) for side in ("then", "other"))
+    def _chosen(self, step: Step, types: list[Type]) -> list[Type]:
+        """What a ``cond`` gives: the one type that both its branches give for its operands."""
         expect(types[0] == Type((), "bool"), "a condition of bool[]", types[0])
-        expect(then == other, f"branches that both give {then}", other)
-        return [then]
-    if step.op != "call":
-        return OPS[step.op].infer(types, step.attrs)
-    layer = next((item for item in program.layers if item.name == step.attrs["layer"]), None)
-    if layer is None:
-        raise TypeRuleError(f"expected the name of a layer, got {step.attrs['layer']!r}")
-    return [LAYERS[layer.kind].infer(types[0], layer.attrs)]
+        given = []
+        for side in ("then", "other"):
+            branch = self.branches.get(str(step.attrs[side]))
+            expect(branch is not None, "the name of a branch", repr(step.attrs[side]))
+            operands, output = branch or ([], Type(()))
+            expect(types[1:] == operands, f"operands of {_listed(operands)}", _listed(types[1:]))
+            given.append(output)
+        expect(given[0] == given[1], f"branches that both give {given[0]}", given[1])
+        return given[:1]
 
 
-def _branch_type(program: Program, name: str, types: Sequence[Type]) -> Type:
-    """Type of what a branch gives; its operands have the types that its inputs state."""
-    branch = next((item for item in program.branches if item.name == name), None)
-    if branch is None:
-        raise TypeRuleError(f"expected the name of a branch, got {name!r}")
-    stated = [Type(item.shape) for item in branch.inputs]
-    expect(list(types) == stated, f"operands of {', '.join(map(str, stated))}", ", ".join(map(str, types)))
-    env = {tensor.name: Type(tensor.shape, tensor.dtype) for tensor in program.tensors}
-    env |= {item.name: given for item, given in zip(branch.inputs, stated, strict=True)}
-    for step in branch.steps:
-        given = step_types(program, step, [env[arg] for arg in step.args])
-        env |= dict(zip(step.outs, given, strict=True))
-    return env[branch.outputs[0]]
+def _listed(types: list[Type]) -> str:
+    return ", ".join(map(str, types)) or "nothing"

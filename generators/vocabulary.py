@@ -65,18 +65,14 @@ def expect(condition: bool, expected: str, got: object) -> None:
 
 @dataclass(frozen=True)
 class Attr:
-    """The rule of one attribute: ``kind`` is bool, int, float, ints (a tuple of ints), text (one of
-    ``choices``), layer or branch (a name)."""
+    """The rule of one attribute: ``kind`` is bool, int, float, ints (a tuple of ints), layer or branch."""
 
     kind: str
     low: float = -math.inf
     high: float = math.inf
-    choices: tuple[str, ...] = ()
 
     def problem(self, value: object) -> str | None:
         """What was expected, where ``value`` is not it."""
-        if self.choices:
-            return None if value in self.choices else f"one of {', '.join(self.choices)}"
         if self.kind in ("layer", "branch"):
             return None if isinstance(value, str) else f"the name of a {self.kind}"
         if self.kind == "bool":

@@ -16,6 +16,7 @@ from fuzz.campaign import Budget, drawn, fuzz
 from fuzz.findings import Findings, features
 from fuzz.judging import Judge, RefusedError
 from fuzz.reducer import reduce
+from generators.program import Call, Dim, Input, Method, Program, Step, Tensor
 from generators.strategies import draws, programs
 from generators.validate import validate
 from oracles.verdict import Finding
@@ -96,6 +97,24 @@ def test_reducer_finds_the_consumer_and_its_weight():
         small = reduce(program, shows, seconds=30)
         assert [step.op for _, step in small.walk()] == ["narrow", "linear"]
         assert len(small.calls) == 1 and len(small.tensors) == 1 and len(small.methods[0].inputs) == 1
+
+
+def test_reducer_takes_options_back():
+    """Nothing but the linear matters: sizes, storage, ties and export options become the plainest."""
+    w = Tensor("w", "parameter", (4, 4), "mixed", requires_grad=False, layout="strided", tag="weights")
+    method = Method(
+        "forward",
+        (Input("x", (2, 4), dims=("batch", "")),),
+        (Step("linear", ("x", "w"), ("v",)), Step("linear", ("v", "u"), ("y",))),
+        ("y",),
+    )
+    calls = (Call("forward", 0, {"batch": 5}),)
+    tied = msgspec.structs.replace(w, name="u", tied="w")
+    program = Program((method,), calls, (w, tied), dims=(Dim("batch", 1, 8),), strict=True, grad=True)
+    small = reduce(program, lambda one: any(step.op == "linear" for _, step in one.walk()), seconds=30)
+    assert small.steps == 1 and small.dims == () and not small.strict and not small.grad
+    assert small.methods[0].inputs[0].dims == () and small.calls == (Call("forward"),)
+    assert all(t == Tensor(t.name, "parameter", t.shape) for t in small.tensors)
 
 
 def test_reducer_stops_in_time_with_the_best_so_far():

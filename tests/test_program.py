@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from fuzz.campaign import drawn
 from generators.members import MEMBERS
 from generators.program import (
     Call,
+    Dim,
     Input,
     Layer,
     Method,
@@ -22,7 +25,7 @@ from generators.program import (
 )
 from generators.prune import prune
 from generators.render import render
-from generators.strategies import FAMILIES, members_of, programs
+from generators.strategies import FAMILIES, draws, members_of, programs
 from generators.validate import validate
 
 LINEAR = Program(
@@ -39,7 +42,7 @@ LINEAR = Program(
 )
 
 
-def change(program: Program, **fields: object) -> Program:
+def change(program, **fields: object):
     return msgspec.structs.replace(program, **fields)
 
 
@@ -76,17 +79,36 @@ def test_drawn_programs_are_valid_distinct_and_the_same_for_a_seed():
 
 def test_one_program_mixes_families():
     mixed = [
-        program
-        for program in drawn(programs(), 400, 1, "mix")
-        if {"add_", "randn"} <= {step.op for _, step in program.walk()}
+        {MEMBERS[name].family for name in item.members}
+        for item in drawn(draws(tuple(MEMBERS)), 400, 1, "mix")
     ]
-    assert mixed
+    together = {pair for families in mixed for pair in itertools.combinations(sorted(families), 2)}
+    assert together == set(itertools.combinations(sorted(FAMILIES), 2))
+    assert max(len(families) for families in mixed) >= 7
 
 
 def test_validate_gives_types():
     types = validate(LINEAR)["forward"]
     assert types["v"].shape == (8, 4)
     assert types["y"].shape == (2, 8)
+
+
+BRANCH = Method("branch", (Input("z", (2, 4)),), (Step("relu", ("z",), ("u",)),), ("u",))
+LOOP = Step("cond", ("u", "z"), ("k",), {"then": "branch", "other": "branch"})
+BATCH = Dim("batch", 1, 8)
+DYNAMIC = change(
+    LINEAR,
+    dims=(BATCH,),
+    methods=(msgspec.structs.replace(LINEAR.methods[0], inputs=(Input("x", (2, 4), dims=("batch", "")),)),),
+    calls=(Call("forward", 0, {"batch": 5}),),
+)
+
+
+def test_a_dynamic_program_is_checked_at_all_sizes():
+    assert validate(DYNAMIC)["forward"]["y"].shape == (2, 8)
+    baked = change(DYNAMIC.methods[0], steps=(Step("reshape", ("x",), ("y",), {"shape": (8,)}),))
+    with pytest.raises(ProgramError, match="expected 4 elements"):
+        validate(change(DYNAMIC, methods=(baked,)))
 
 
 SMUGGLED = "x); import os; os.system('touch smuggled'"
@@ -120,6 +142,26 @@ SMUGGLED = "x); import os; os.system('touch smuggled'"
         (with_steps(Step("zero_out", ("x",), ("y",))), "$.methods[0].steps[0].op"),
         (with_steps(Step("add_", ("w", "w")), outputs=("x",)), "steps[0].args[0]: expected a buffer"),
         (with_steps(Step("call", ("x",), ("y",), {"layer": "conv"})), "expected the name of a layer"),
+        (
+            change(LINEAR, branches=(change(BRANCH, steps=(*BRANCH.steps, LOOP)),)),
+            "$.branches[0].steps[1]: cond: expected",
+        ),
+        (
+            change(LINEAR, branches=(change(BRANCH, steps=(Step("add_", ("z", "z")),), outputs=("z",)),)),
+            "$.branches[0].steps[0].op: expected an op without effects",
+        ),
+        (change(LINEAR, tensors=(Tensor("w", "parameter", (4, 8), tied="v"),)), "$.tensors[0].tied"),
+        (change(LINEAR, tensors=(Tensor("w", "parameter", (4, 8), dtype="int64"),)), "$.tensors[0].dtype"),
+        (
+            change(LINEAR, tensors=(Tensor("w", "parameter", (4, 8), layout="channels_last"),)),
+            "$.tensors[0].layout",
+        ),
+        (change(LINEAR, tensors=(Tensor("w", "parameter", (4, 8), tag=SMUGGLED),)), "$.tensors[0].tag"),
+        (change(LINEAR, dims=(Dim(SMUGGLED, 1, 8),)), "$.dims[0].name"),
+        (change(LINEAR, dims=(Dim("batch", 8, 1),)), "$.dims[0]"),
+        (change(LINEAR, dims=(BATCH,), calls=(Call("forward", 0, {"batch": 4}),)), "$.calls[0].sizes"),
+        (change(DYNAMIC, calls=(Call("forward", 0, {"batch": 9}),)), "$.calls[0].sizes"),
+        (change(LINEAR, joint=True), "$.methods[0].outputs[0]: expected a loss"),
     ],
 )
 def test_validate_says_what_is_wrong_where(program, path):
