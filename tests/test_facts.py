@@ -110,6 +110,29 @@ def test_a_write_through_a_view_reaches_the_buffer():
     assert {INPUT, STATE} <= facts.outputs["forward"][0].labels
 
 
+def test_what_a_branch_captures_counts():
+    z = Input("z", (2, 4))
+    plain = Method("plain", (z,), (Step("relu", ("z",), ("p",)),), ("p",))
+    stored = Method("stored", (z,), (Step("mm", ("z", "b"), ("s",)),), ("s",))
+    steps = (
+        Step("positive", ("x",), ("c",)),
+        Step("cond", ("c", "x"), ("y",), {"then": "plain", "other": "stored"}),
+        Step("mul_", ("b", "w")),
+    )
+    method = Method("forward", (Input("x", (2, 4)),), steps, ("y",))
+    made = Program((method,), (Call("forward"),), (W, B), branches=(plain, stored))
+    (value,) = facts_of(made).outputs["forward"]
+    assert {INPUT, STATE} == value.labels and "b" in value.sources
+
+
+def test_the_twin_of_a_float16_weight_is_float16():
+    stored = Tensor("w", "parameter", (4, 4), dtype="float16")
+    made = program(Step("t", ("w",), ("v",)), Step("half_linear", ("x", "v"), ("y",)), tensors=(stored,))
+    twin = twin_of(made, facts_of(made)).program
+    validate(twin)
+    assert [tensor.dtype for tensor in twin.tensors] == ["float16"]
+
+
 def test_outputs_depend_on_what_the_facts_say():
     """Against torch itself: an output differs with the generator's seed or the inputs exactly if labelled."""
     families = ("tensors", "parametrizations", "expressions", "mutations", "factories", "randomness")
