@@ -31,7 +31,8 @@ Admits = Callable[[Shape], bool]
 class Member:
     """A feature: its family, its one-sentence description, the shapes that it admits, how it is drawn.
 
-    ``often``: how often it is drawn, against 4 of a usual one. ``static``: it needs an activation without
+    ``often``: how often it is drawn, against 4 of a usual one: less what costs much or cannot be lowered,
+    more the views by which weights share a storage. ``static``: it needs an activation without
     dynamic dimensions. ``excludes``: names of members, and of families, that it cannot go with.
     """
 
