@@ -78,7 +78,11 @@ def _run(program: Program, lower: str, only: bool, goal: tuple[int, int, float])
     # Without the pass the initial value of a written buffer is not in the file.
     config = 'ExecutorchBackendConfig(passes=[InitializedMutableBufferPass([""])])' if written else ""
     yield f"manager = {lower}.to_executorch({config})"
-    yield "module = _load_for_executorch_from_buffer(manager.buffer)"
+    if any(tensor.tag for tensor in program.tensors):
+        yield "pte, external = manager.buffer, [bytes(data) for data in manager._tensor_data.values()]"
+        yield "module = _load_for_executorch_from_buffer(pte, *external)"
+    else:
+        yield "module = _load_for_executorch_from_buffer(manager.buffer)"
     calls = program.calls if only else program.calls[: call + 1]
     indent, method = "", f'"{calls[0].method}"'
     sizes, given = "", ", ".join(f"{name}={size}" for name, size in calls[0].sizes.items())

@@ -191,6 +191,9 @@ def _tensor(program: Program, tensor: Tensor, path: str) -> None:
         raise _fail(f"{path}.layout", "plain, for an inline constant", tensor.layout)
     if tensor.tag is not None and not NAME.match(tensor.tag):
         raise _fail(f"{path}.tag", "a lower-case identifier of at most 31 characters", tensor.tag)
+    if len({other.tag for other in program.tensors if other.tag}) > 1:
+        # The Python runtime loads one external file with a program.
+        raise _fail(f"{path}.tag", "one tag in all of the program", tensor.tag)
     if tensor.tied is not None:
         earlier = itertools.takewhile(lambda other: other is not tensor, program.tensors)
         target = next((other for other in earlier if other.name == tensor.tied), None)

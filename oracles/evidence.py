@@ -134,11 +134,11 @@ class Evidence:
     @artefact
     def outputs(self) -> Outputs:
         """Outputs of each call on the ExecuTorch runtime."""
-        pte = self.lowered.pte
+        lowered = self.lowered
         # Random ops are never compared; the seed only makes a rerun of the harness the same.
         torch.manual_seed(0)
-        calls, returned = self.original.calls, self.lowered.returned
-        outputs = run(pte, calls, self.subject.name, self.original.report)
+        calls, returned = self.original.calls, lowered.returned
+        outputs = run(lowered, calls, self.subject.name, self.original.report)
         return [values[returned[method] :] for (method, _), values in zip(calls, outputs, strict=True)]
 
     @property

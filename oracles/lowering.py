@@ -25,13 +25,14 @@ Outputs = list[list[Any]]
 @dataclass(frozen=True)
 class Lowered:
     """A lowered program: delegates and ops left outside over all methods, what each method writes, how many
-    written inputs it returns, and the ``.pte``."""
+    written inputs it returns, the ``.pte``, and the external file of tagged weights where there is one."""
 
     delegates: int
     outside: Counter[str]
     mutated: Mapping[str, frozenset[str]]
     returned: Mapping[str, int]
     pte: bytes
+    data: bytes | None
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,14 @@ def lower(programs: Mapping[str, ExportedProgram], partitioner: Any, label: str,
     with stage(f"serialize ({label})", report):
         # Without this pass the initial value of a mutated buffer is not in the file at all.
         config = ExecutorchBackendConfig(passes=[InitializedMutableBufferPass([""])])
-        pte = manager.to_executorch(config).buffer
+        serialized = manager.to_executorch(config)
+        pte = serialized.buffer
+        data = next((bytes(cord) for cord in serialized._tensor_data.values()), None)
     returned = {name: graph.returned_inputs(program) for name, program in lowered.items()}
-    return Lowered(delegates, outside, mutated, returned, pte)
+    return Lowered(delegates, outside, mutated, returned, pte, data)
 
 
-def run(pte: bytes, calls: Sequence[tuple[str, Any]], label: str, report: Report) -> Outputs:
+def run(lowered: Lowered, calls: Sequence[tuple[str, Any]], label: str, report: Report) -> Outputs:
     """Outputs of each call, in order, on one loaded instance, so that state persists.
 
     ``calls`` holds methods with their inputs, any tree of tensors and numbers in the order of the signature.
@@ -86,8 +89,8 @@ def run(pte: bytes, calls: Sequence[tuple[str, Any]], label: str, report: Report
         StageFailure: stage ``load (label)`` or ``run (label)``, with what the runtime logged.
     """
     with stage(f"load ({label})", report):
-        # The module points into ``pte``, which the caller keeps alive.
-        module = portable_lib._load_for_executorch_from_buffer(pte)
+        # The module points into these bytes, which the caller keeps alive.
+        module = portable_lib._load_for_executorch_from_buffer(lowered.pte, lowered.data)
     outputs: Outputs = []
     with stage(f"run ({label})", report):
         for method, inputs in calls:

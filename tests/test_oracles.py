@@ -206,3 +206,15 @@ def test_what_was_run_and_the_script_export_the_same_graph(name, subject):
     ours = ProgramOriginal(loaded.program, lambda stage: None).exported()["forward"]
     assert str(shown["programs"]["forward"].graph) == str(ours.graph)
     assert str(shown["programs"]["forward"].graph_signature) == str(ours.graph_signature)
+
+
+def test_a_tagged_weight_is_run_from_its_external_file():
+    """Folded, it is stored in the external file, without which the program does not run."""
+    steps = (Step("t", ("w",), ("v",)), Step("linear", ("x", "v"), ("y",)))
+    method = Method("forward", (Input("x", (2, 4)),), steps, ("y",))
+    program = Program((method,), (Call("forward"),), (Tensor("w", "parameter", (4, 4), tag="weights"),))
+    original = ProgramOriginal(program, lambda name: None)
+    evidence = Evidence(original, FOLD)
+    assert evidence.lowered.data is not None and len(evidence.lowered.data) > 4 * 16
+    torch.testing.assert_close(evidence.outputs, original.eager)
+    assert judge_program(program, FOLD).outcome == "passes"

@@ -157,6 +157,13 @@ SMUGGLED = "x); import os; os.system('touch smuggled'"
             "$.tensors[0].layout",
         ),
         (change(LINEAR, tensors=(Tensor("w", "parameter", (4, 8), tag=SMUGGLED),)), "$.tensors[0].tag"),
+        (
+            change(
+                LINEAR,
+                tensors=(Tensor("w", "parameter", (4, 8), tag="a"), Tensor("u", "buffer", (2,), tag="b")),
+            ),
+            "$.tensors[0].tag: expected one tag",
+        ),
         (change(LINEAR, dims=(Dim(SMUGGLED, 1, 8),)), "$.dims[0].name"),
         (change(LINEAR, dims=(Dim("batch", 8, 1),)), "$.dims[0]"),
         (change(LINEAR, dims=(BATCH,), calls=(Call("forward", 0, {"batch": 4}),)), "$.calls[0].sizes"),
