@@ -7,21 +7,24 @@ checked whole before anything of it is used.
 from __future__ import annotations
 
 import ast
+import math
 import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from generators.program import VERSION, Program, ProgramError, Struct
 from generators.validate import validate
 from oracles.catalogue import ORACLES
+from oracles.oracle import Place
 from oracles.verdict import Finding
 
 CASES = Path(__file__).parent / "cases"
 PASSES = "passes"
-VERDICT = re.compile(rf"{PASSES}|({'|'.join(ORACLES)}) (fault|gap|upstream)")
+VERDICT = re.compile(rf"{PASSES}|({'|'.join(ORACLES)}) (fault|gap|upstream|flaky)")
 SUBJECT = re.compile(r"[a-z][a-z0-9-]*|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
@@ -30,7 +33,7 @@ class CaseError(ValueError):
 
 
 class Expectation(Struct, frozen=True):
-    """What a subject does on the program: ``passes`` or an oracle with fault, gap or upstream.
+    """What a subject does on the program: ``passes`` or an oracle with fault, gap, upstream or flaky.
 
     ``expected``, ``got``, ``goal`` and ``stage`` are the evidence as it was seen when the case was written.
     """
@@ -91,22 +94,46 @@ def load(path: Path) -> Case:
         if not VERDICT.fullmatch(item.verdict):
             raise CaseError(
                 f"{path}: $.expect[{name!r}].verdict: expected 'passes' or an oracle "
-                f"({', '.join(ORACLES)}) with fault, gap or upstream, got {item.verdict!r}"
+                f"({', '.join(ORACLES)}) with fault, gap, upstream or flaky, got {item.verdict!r}"
             )
-        check_goal(item.goal, f"{path}: $.expect[{name!r}].goal")
     try:
         validate(case.program)
     except ProgramError as error:
         raise CaseError(f"{path}: $.program{str(error).removeprefix('$')}") from None
+    for name, item in case.expect.items():
+        _check_goal(item, case.program, f"{path}: $.expect[{name!r}].goal")
     return case
 
 
-def check_goal(goal: str, where: str) -> None:
-    """Raises ``CaseError`` unless ``goal`` is a Python literal, because scripts hold it as code."""
+def _check_goal(item: Expectation, program: Program, where: str) -> None:
+    """Raises ``CaseError`` unless the goal is one of the oracle's, because scripts hold it as code."""
     try:
-        ast.literal_eval(goal)
+        goal = ast.literal_eval(item.goal)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        raise CaseError(f"{where}: expected a Python literal, got {goal[:80]!r}") from None
+        raise CaseError(f"{where}: expected a Python literal, got {item.goal[:80]!r}") from None
+    oracle = item.verdict.split()[0]
+    kinds = ORACLES[oracle].goals if oracle in ORACLES else ()
+    if goal is not None and not any(_is(goal, kind) and _place(goal, kind, program) for kind in kinds):
+        raise CaseError(f"{where}: expected a goal of {oracle} that the program has, got {item.goal[:80]!r}")
+
+
+def _is(goal: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(goal, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _place(goal: Any, kind: Any, program: Program) -> bool:
+    """Whether the call and the output that a place names are there."""
+    if kind != Place:
+        return True
+    call, output, allowed = goal
+    if not 0 <= call < len(program.calls) or not 0 <= allowed < math.inf:
+        return False
+    method = next(item for item in program.methods if item.name == program.calls[call].method)
+    return 0 <= output < len(method.outputs)
 
 
 def save(case: Case, path: Path) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,14 +19,19 @@ import hypothesis
 from hypothesis.strategies import SearchStrategy
 
 from fuzz.findings import Findings, Tally
+from fuzz.independent import independent
 from fuzz.judging import Judge
 from fuzz.reducer import reduce
 from generators.program import Program
 from oracles.verdict import Finding
 
 REDUCE_SECONDS = 60.0
+OVERTIME = 10.0
+"""Seconds that a fault or gap may still be reduced for after the end, because a large one says little."""
 ENDLESS = 1_000_000
 DRAWS = 20
+REPEATED = 2000
+"""So many programs drawn again in a row, and there are no new ones."""
 T = TypeVar("T")
 
 
@@ -44,6 +50,13 @@ class Budget:
         """Whether nothing more may be judged."""
         late = self.deadline is not None and time.monotonic() >= self.deadline
         return late or (self.programs is not None and judged >= self.programs)
+
+    def reduction(self, finding: Finding) -> float:
+        """Seconds to reduce a finding in; what others get wrong is reduced only while there is time."""
+        ours = finding.attribution in ("fault", "gap")
+        left = math.inf if self.deadline is None else self.deadline - time.monotonic()
+        wanted = REDUCE_SECONDS if finding.attribution == "fault" else REDUCE_SECONDS / 2
+        return max(OVERTIME if ours else 0.0, min(left, wanted))
 
 
 @dataclass(frozen=True)
@@ -78,12 +91,15 @@ def fuzz(
         SandboxError: no child can be started to judge in.
     """
     result = Result(Tally(name))
+    repeated = 0
 
     def each(program: Program) -> None:
-        if budget.spent(result.tally.judged):
+        nonlocal repeated
+        repeated = repeated + 1 if judge.known(program) else 0
+        if budget.spent(result.tally.judged) or repeated > REPEATED:
             raise _Spent
-        if not judge.known(program):
-            _judge_one(program, judge, findings, result)
+        if not repeated:
+            _judge_one(program, judge, findings, budget, result)
 
     try:
         _draw(strategy, each, seed, name)
@@ -114,13 +130,18 @@ def drawn(strategy: SearchStrategy[T], count: int, seed: int, name: str) -> list
 
 
 def _draw(strategy: SearchStrategy[T], each: Callable[[T], None], seed: int, name: str) -> None:
-    stopped: list[BaseException] = []
     number = int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big")
+    with independent(number) as backend:
+        _run(strategy, each, backend)
 
-    @hypothesis.seed(number)
+
+def _run(strategy: SearchStrategy[T], each: Callable[[T], None], backend: str) -> None:
+    stopped: list[BaseException] = []
+
     @hypothesis.settings(
         max_examples=ENDLESS,  # The budget ends the run.
         phases=[hypothesis.Phase.generate],
+        backend=backend,
         database=None,  # Findings are kept as programs, which outlive a change of the strategies.
         deadline=None,  # The sandbox limits the time of a program.
         suppress_health_check=list(hypothesis.HealthCheck),  # Judging is slow, and meant to be.
@@ -145,20 +166,23 @@ def _draw(strategy: SearchStrategy[T], each: Callable[[T], None], seed: int, nam
         raise stopped[0]
 
 
-def _judge_one(program: Program, judge: Judge, findings: Findings, result: Result) -> None:
+def _judge_one(program: Program, judge: Judge, findings: Findings, budget: Budget, result: Result) -> None:
     findings.running(program, judge.subject)
     verdict = judge(program)
     result.tally.add(verdict)
     for finding in verdict.findings:
         if finding.attribution == "gap" and judge.subject == "stock":
             continue  # Gaps are what no fold at all is expected to show; they are counted.
+        ours = finding.attribution in ("fault", "gap")
         if not findings.claim(finding):
-            result.repeated += finding.attribution != "upstream"
+            result.repeated += ours
             continue
         findings.raw(finding, program, judge.subject)
-        found = _reduce(finding, program, judge)
+        if finding.attribution == "flaky":
+            continue  # There is nothing that a smaller program would show.
+        found = _reduce(finding, program, judge, budget.reduction(finding))
         path = findings.reduced(found[0], found[1], judge.subject)
-        if finding.attribution == "upstream":
+        if not ours:
             continue
         if path is None:
             result.repeated += 1
@@ -166,9 +190,8 @@ def _judge_one(program: Program, judge: Judge, findings: Findings, result: Resul
             result.found.append(Found(*found, path))
 
 
-def _reduce(finding: Finding, program: Program, judge: Judge) -> tuple[Finding, Program]:
+def _reduce(finding: Finding, program: Program, judge: Judge, seconds: float) -> tuple[Finding, Program]:
     """The smallest program that shows the finding, and the finding as it shows there."""
-    seconds = REDUCE_SECONDS if finding.attribution == "fault" else REDUCE_SECONDS / 2
     reduced = reduce(program, lambda candidate: judge.shows(candidate, finding), seconds)
     alike = [
         item for item in judge(reduced, (finding.oracle,)).findings if item.fingerprint == finding.fingerprint

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fuzz import quiet  # noqa: F401 - before the libraries are imported
+from oracles.verdict import Finding
 
 app = typer.Typer(
     help="Differential-testing fuzzer for ExecuTorch's weight-fold pass. To fuzz: pytest -n auto fuzz/",
@@ -70,16 +71,18 @@ def show(
     """Prints a stand-alone script that needs torch, torchao and executorch, and not this project."""
     from corpus.store import CaseError, load
     from fuzz.script import script
-    from fuzz.subjects import SubjectError, check_name
+    from fuzz.subjects import SubjectError, check_form, check_name
 
     try:
         loaded = load(case)
         if subject is not None:
             check_name(subject)
+        # A name that comes from the case is never imported here.
+        name = subject or loaded.convicted() or "fold"
+        check_form(name)
     except (CaseError, SubjectError) as error:
         _refuse(error)
-    # A name that comes from the case is never imported here.
-    print(script(loaded, subject or loaded.convicted() or "fold"), end="")
+    print(script(loaded, name), end="")
 
 
 @app.command()
@@ -90,18 +93,19 @@ def check(
     """Lowers your own program with and without the fold, runs both, and asks every oracle."""
     from fuzz.judging import RefusedError, check_file
     from fuzz.presentation import check_rows, evidence
-    from fuzz.sandbox import Death
     from fuzz.subjects import SubjectError, check_name
 
+    if not model.is_file():
+        _refuse(f"{model}: expected a program saved with torch.export.save, got no such file")
     try:
         check_name(subject)
         checked = check_file(model, subject)
     except (RefusedError, SubjectError) as error:
         _refuse(error)
-    if isinstance(checked, Death):
-        print(f"the process died in stage {checked.stage}: {checked.cause}, {checked.detail}")
-        print(checked.stderr)
-        raise typer.Exit(FAULT)
+    if isinstance(checked, Finding):
+        console.print(f"{model}: {checked.attribution}", markup=False)
+        console.print("\n".join([*evidence(checked), checked.trace]), markup=False)
+        raise typer.Exit(FAULT if checked.attribution == "fault" else 0)
     table = Table(title=str(model), title_justify="left")
     table.add_column("")
     for column in checked.columns:
@@ -111,7 +115,9 @@ def check(
     console.print(table)
     for name in checked.oracles:
         found = [item for item in checked.verdict.findings if item.oracle == name]
-        console.print(f"{name}: {', '.join(item.attribution for item in found) or 'passes'}", markup=False)
+        unjudged = checked.verdict.unjudged.get(name)
+        silent = f"not judged: {unjudged}" if unjudged else "passes"
+        console.print(f"{name}: {', '.join(item.attribution for item in found) or silent}", markup=False)
         for item in found:
             console.print("\n".join(evidence(item)), markup=False)
     raise typer.Exit(FAULT if checked.verdict.of("fault") else 0)

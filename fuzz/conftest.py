@@ -15,6 +15,7 @@ from fuzz.campaign import Budget, fuzz
 from fuzz.findings import Findings
 from fuzz.judging import Judge
 from fuzz.presentation import describe, summarize
+from fuzz.sandbox import SandboxError
 from fuzz.subjects import BUILT_IN, DEFAULT, check_name
 
 DEFAULT_TIME = "4m"
@@ -23,15 +24,15 @@ RUN = pytest.StashKey[dict]()
 
 def seconds(text: str) -> float:
     """``90``, ``90s``, ``5m`` or ``1h`` in seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)", text, re.ASCII)
     if not found or not float(found[1]):
-        raise ValueError(f"--fuzz-time: expected a time such as 90s, 5m or 1h, got {text!r}")
+        raise ValueError(f"--fuzz-time: expected a time such as 90s, 5m or 1h, got {text[:40]!r}")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def _count(text: str, option: str, low: int) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < low:
-        raise ValueError(f"{option}: expected a whole number of at least {low}, got {text!r}")
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII) or int(text) < low:
+        raise ValueError(f"{option}: expected a whole number of {low} to 10**18, got {text[:40]!r}")
     return int(text)
 
 
@@ -46,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fuzz-time",
         default=None,
-        help="Time budget of the whole run, such as 90s, 5m or 1h. Default: "
+        help="Time budget of the whole run, such as 90s, 5m or 1h; to start takes about 20s of it. Default: "
         f"{DEFAULT_TIME}, or none where --fuzz-programs is given.",
     )
     group.addoption("--fuzz-programs", default=None, help="How many programs to judge. Default: no limit.")
@@ -69,14 +70,13 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     try:
         config.stash[RUN] = _options(config)
-    except (ValueError, OSError) as error:
-        pytest.exit(f"foldfuzz: {error}", returncode=2)
+    except (ValueError, SandboxError) as error:
+        pytest.exit(str(error), returncode=2)
 
 
 def _options(config: pytest.Config) -> dict:
     """The run's options, checked, as plain data that workers can be handed."""
     subject = config.getoption("--subject")
-    check_name(subject)
     time_text, programs = config.getoption("--fuzz-time"), config.getoption("--fuzz-programs")
     if time_text is None and programs is None:
         time_text = DEFAULT_TIME
@@ -84,8 +84,7 @@ def _options(config: pytest.Config) -> dict:
     now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     name = re.sub(r"\W+", "-", subject)
     folder = Path(config.getoption("--findings") or f"findings/{now}-{name}").absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    return {
+    options = {
         "subject": subject,
         "seconds": None if time_text is None else seconds(time_text),
         "programs": None if programs is None else _count(programs, "--fuzz-programs", 1),
@@ -94,6 +93,14 @@ def _options(config: pytest.Config) -> dict:
         "run": f"{now}-{os.getpid()}",
         "started": time.time(),
     }
+    check_name(subject)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"--findings: expected a folder to write to, got {folder}: {error.strerror}"
+        ) from None
+    return options
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -123,6 +130,8 @@ def fuzz_with(request, judge):
         name = request.node.originalname.removeprefix("test_")
         share = _share(run, len(request.session.items))
         result = fuzz(strategy, judge, findings, share, run["seed"], f"{name} {piece}")
+        if not result.tally.judged:
+            pytest.skip("no program was judged: the budget was spent before")
         if result.found or result.repeated:
             verbose = request.config.getoption("verbose") > 0
             pytest.fail(describe(result, run["subject"], verbose), pytrace=False)
@@ -139,6 +148,14 @@ def _share(run: dict, targets: int) -> Budget:
     left = run["started"] + run["seconds"] - time.time()
     part = run["seconds"] * min(workers, targets) / targets
     return Budget(time.monotonic() + min(part, left), programs)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run that judged nothing shows nothing, and must not look like one that found nothing."""
+    run = session.config.stash[RUN]
+    asked = not session.config.getoption("collectonly") and session.testscollected
+    if exitstatus == 0 and asked and not Findings(Path(run["folder"]), run["run"]).total().judged:
+        session.exitstatus = 2
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:

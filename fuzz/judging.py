@@ -15,7 +15,7 @@ from fuzz.messages import ALL, Check, CheckRequest, Refusal, Request
 from fuzz.sandbox import Death, Sandbox
 from generators.program import Program
 from oracles.catalogue import ORACLES
-from oracles.verdict import Finding, Verdict
+from oracles.verdict import Attribution, Finding, Verdict
 
 SECONDS = 120.0
 """Per program. One lowering takes about a second; a program needs a handful."""
@@ -40,6 +40,31 @@ def _accepted(answer: T | Refusal) -> T:
     if isinstance(answer, Refusal):
         raise RefusedError(answer.reason)
     return answer
+
+
+def _verdict_of(answer: bytes) -> Verdict:
+    return _accepted(msgspec.json.decode(answer, type=Verdict | Refusal))
+
+
+def _before_subject(death: Death) -> bool:
+    """Whether the child died where the subject was not yet, or not at all, at work."""
+    return "(stock)" in death.stage or death.stage.startswith("eager")
+
+
+def _died(death: Death, attribution: Attribution) -> Finding:
+    """The death of a child as a finding of ``lowers``."""
+    stage = death.stage.split(" (")[0]
+    last = death.stderr.strip().splitlines()[-1:] or [""]
+    return Finding(
+        oracle="lowers",
+        attribution=attribution,
+        rule=ORACLES["lowers"].rule,
+        expected="the program folds, lowers, loads and runs",
+        got=f"the process died in stage {stage}: {death.cause}, {death.detail}. {last[0][:200]}",
+        stage=stage,
+        exception=death.detail if death.cause in ("signal", "exit") else death.cause,
+        trace=death.stderr,
+    )
 
 
 class Judge:
@@ -75,29 +100,26 @@ class Judge:
         return self._known[key]
 
     def _ask(self, request: Request) -> Verdict:
-        answer = self._sandbox.ask(msgspec.json.encode(request))
+        asked = msgspec.json.encode(request)
+        answer = self._sandbox.ask(asked)
         if isinstance(answer, bytes):
-            return _accepted(msgspec.json.decode(answer, type=Verdict | Refusal))
-        return Verdict("findings", (self._death(request, answer),))
+            return _verdict_of(answer)
+        # A child may also be killed from outside, by the system or a user: only what dies again is to blame.
+        # A hang is not asked for again, because nothing but the program makes one of two minutes.
+        again = self._sandbox.ask(asked) if request.attribute and answer.cause != "timeout" else answer
+        if isinstance(again, Death):
+            return Verdict("findings", (self._death(request, again),))
+        verdict = _verdict_of(again)
+        flaky = _died(answer, "flaky")
+        return msgspec.structs.replace(verdict, outcome="findings", findings=(*verdict.findings, flaky))
 
     def _death(self, request: Request, death: Death) -> Finding:
-        """A death of the child as a finding of ``lowers``; upstream where stock dies or fails as well."""
-        upstream = request.subject == "stock" or "(stock)" in death.stage or death.stage.startswith("eager")
+        """The finding that a death comes to: upstream where stock dies or fails as well."""
+        upstream = request.subject == "stock" or _before_subject(death)
         if not upstream and request.attribute:
             stock = self._verdict(Request(request.program, "stock", ("lowers",)))
             upstream = any(finding.oracle == "lowers" for finding in stock.findings)
-        stage = death.stage.split(" (")[0]
-        last = death.stderr.strip().splitlines()[-1:] or [""]
-        return Finding(
-            oracle="lowers",
-            attribution="upstream" if upstream else "fault",
-            rule=ORACLES["lowers"].rule,
-            expected="the program folds, lowers, loads and runs",
-            got=f"the process died in stage {stage}: {death.cause}, {death.detail}. {last[0][:200]}",
-            stage=stage,
-            exception=death.detail if death.cause in ("signal", "exit") else death.cause,
-            trace=death.stderr,
-        )
+        return _died(death, "upstream" if upstream else "fault")
 
     def close(self) -> None:
         """Ends the child."""
@@ -116,8 +138,8 @@ CHECK_MEGABYTES = 1_000_000
 """No limit of ours: the model is as large as it is."""
 
 
-def check_file(path: Path, subject: str) -> Check | Death:
-    """Checks a saved program in a child process, so that a crash of native code is an answer.
+def check_file(path: Path, subject: str) -> Check | Finding:
+    """Checks a saved program in a child process, so that a crash of native code is an answer: a finding.
 
     Raises:
         RefusedError: the file cannot be checked, or the subject is none.
@@ -125,6 +147,11 @@ def check_file(path: Path, subject: str) -> Check | Death:
     """
     with Sandbox(HANDLER, seconds=CHECK_SECONDS, megabytes=CHECK_MEGABYTES) as sandbox:
         answer = sandbox.ask(msgspec.json.encode(CheckRequest(str(path), subject)))
-    if isinstance(answer, Death):
-        return answer
-    return _accepted(msgspec.json.decode(answer, type=Check | Refusal))
+        if isinstance(answer, bytes):
+            return _accepted(msgspec.json.decode(answer, type=Check | Refusal))
+        if answer.stage == "load":
+            raise RefusedError(f"{path}: expected a program that can be loaded, got {answer.detail} instead")
+        stock = _before_subject(answer) or isinstance(
+            sandbox.ask(msgspec.json.encode(CheckRequest(str(path), "stock"))), Death
+        )
+    return _died(answer, "upstream" if stock else "fault")

@@ -17,6 +17,7 @@ from generators.render import export_statements, render
 from oracles.catalogue import ORACLES
 
 IMPORTS = {
+    "Counter": "from collections import Counter",
     "XnnpackPartitioner": "from executorch.backends.xnnpack.partition.xnnpack_partitioner "
     "import XnnpackPartitioner",
     "ExecutorchBackendConfig": "from executorch.exir import ExecutorchBackendConfig",

@@ -6,10 +6,12 @@ import copy
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from fuzz.sandbox import Death, Sandbox
 from oracles.subject import STOCK, Subject
 
 DEFAULT = "fold"
@@ -30,6 +32,9 @@ BUILT_IN = {
     ),
 }
 """Name -> where the subject is, and what it is. Imported only when it is asked for."""
+NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
+SECONDS, MEGABYTES = 300.0, 6000
+"""For the import of a subject."""
 
 
 class SubjectError(ValueError):
@@ -43,20 +48,62 @@ def resolve(name: str) -> Subject:
     ExportedProgram. Modules in the current directory are found as well.
 
     Raises:
-        SubjectError: the name does not resolve, or to something that is no fold.
+        SubjectError: the name does not resolve, or to something that is no fold or cannot be made.
     """
+    check_form(name)
     path = BUILT_IN[name][0] if name in BUILT_IN else name
-    module, separator, attribute = path.partition(":")
-    if not (separator and module and attribute):
-        raise SubjectError(f"expected a subject among {_names()}, got {name!r}")
+    module, _, attribute = path.partition(":")
     found = _load(module, attribute, name)
-    return found if isinstance(found, Subject) else Subject(name, _factory(found, name))
+    if isinstance(found, Subject):
+        return found
+    subject = Subject(name, _factory(found, name))
+    try:
+        # Once for all: else stock, which is made by the same factory, would seem to be what fails.
+        subject.partitioner()
+    except Exception as error:
+        raise SubjectError(
+            f"expected {name} to make a partitioner, got {type(error).__name__}: {_line(error)}"
+        ) from error
+    return subject
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")[:200]
+
+
+def check_form(name: str) -> None:
+    """Raises ``SubjectError`` unless ``name`` could be a subject's; nothing is imported."""
+    if name not in BUILT_IN and not NAMED.fullmatch(name):
+        raise SubjectError(f"expected a subject among {_names()}, got {name[:80]!r}")
 
 
 def check_name(name: str) -> None:
-    """Raises ``SubjectError`` unless ``resolve`` would find ``name``; a built-in one is not imported."""
-    if name not in BUILT_IN:
-        resolve(name)
+    """Raises ``SubjectError`` unless ``name`` resolves to a fold that can be made.
+
+    A subject's own code runs in a child process, where it can end nothing but that. A built-in one is not
+    tried.
+
+    Raises:
+        SandboxError: no child can be started.
+    """
+    check_form(name)
+    if name in BUILT_IN:
+        return
+    with Sandbox("fuzz.subjects:answer", seconds=SECONDS, megabytes=MEGABYTES) as sandbox:
+        reason = sandbox.ask(name.encode())
+    if isinstance(reason, Death):
+        raise SubjectError(f"expected {name} to import, got the end of its process: {reason.detail}")
+    if reason:
+        raise SubjectError(reason.decode())
+
+
+def answer(name: bytes, stage: Callable[[str], None]) -> bytes:
+    """In the child: why the subject cannot be had, or nothing."""
+    try:
+        resolve(name.decode())
+    except SubjectError as error:
+        return str(error).encode()
+    return b""
 
 
 def _names() -> str:
@@ -73,7 +120,7 @@ def _load(module: str, attribute: str, name: str) -> Any:
     except Exception as error:
         raise SubjectError(
             f"expected a subject among {_names()}, got {name!r}, which does not import: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {_line(error)}"
         ) from error
     return found
 

@@ -203,7 +203,7 @@ def draw_channels_last(b: Builder, shape: Shape, depth: int) -> str:
     return b.step("channels_last", b.weight(shape, depth))
 
 
-@weight(FAMILY, "deep-chain", often=1)
+@weight(FAMILY, "deep-chain", often=2)
 def draw_deep_chain(b: Builder, shape: Shape, depth: int) -> str:
     """A weight after hundreds of elementwise steps."""
     return b.step("chain", b.weight(shape, depth), times=b.pick([100, 200]))

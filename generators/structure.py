@@ -114,7 +114,7 @@ def draw_grad(b: Builder) -> None:
     b.options["grad"] = True
 
 
-@member("whole", FAMILY, "joint", excludes=frozenset({"mutations", "second-method"}), often=2)
+@member("whole", FAMILY, "joint", excludes=frozenset({"mutations", "second-method"}), often=3)
 def draw_joint(b: Builder) -> None:
     """The forward-backward joint graph of a loss."""
     b.options["joint"] = True
@@ -151,7 +151,7 @@ def draw_shared_by_methods(b: Builder) -> None:
     "method",
     FAMILY,
     "written-elsewhere",
-    often=1,
+    often=2,
     excludes=frozenset({"second-method", "shared-by-methods", "joint"}),
 )
 def draw_written_elsewhere(b: Builder) -> None:

@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 QUANTIZATION_NAMESPACES = ("quantized_decomposed", "torchao")
 DELEGATE = "executorch_call_delegate"
 UNCOUNTED = ("getitem", DELEGATE)
+SIZES = (int, torch.SymInt, torch.SymBool)
 
 
 def op_name(target: Any) -> str:
@@ -23,8 +24,10 @@ def op_name(target: Any) -> str:
 
 
 def ops(program: ExportedProgram) -> Counter[str]:
-    """How often each op is called, without what only takes results apart."""
-    names = (op_name(n.target) for n in program.graph.nodes if n.op == "call_function")
+    """How often each op is called, without what only takes results apart or works on sizes."""
+    nodes = (node for node in program.graph.nodes if node.op == "call_function")
+    # Sizes are worked out by the runtime in any case; where the partitioner cuts does not matter for them.
+    names = (op_name(node.target) for node in nodes if not isinstance(node.meta.get("val"), SIZES))
     return Counter(name for name in names if name not in UNCOUNTED)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from generators.program import Program
 from oracles.catalogue import ORACLES
 from oracles.evidence import Evidence
-from oracles.oracle import Oracle, Violation
+from oracles.oracle import Oracle
 from oracles.original import Original, ProgramOriginal
 from oracles.stages import StageFailure
 from oracles.subject import Subject
-from oracles.verdict import Attribution, Finding, Verdict
+from oracles.verdict import Attribution, Finding, Outcome, Verdict
 
 
 def judge(
@@ -41,8 +41,15 @@ def judge(
 
 def judge_evidence(evidence: Evidence, oracles: Iterable[str] = tuple(ORACLES)) -> Verdict:
     """The verdict of the named oracles on evidence whose original runs and exports."""
-    findings = tuple(finding for name in oracles for finding in _findings(ORACLES[name], evidence))
-    return Verdict("findings" if findings else "passes", findings, lowerings=evidence.lowerings)
+    findings: list[Finding] = []
+    unjudged = {}
+    for name in oracles:
+        try:
+            findings += _findings(ORACLES[name], evidence)
+        except StageFailure as failure:
+            unjudged[name] = f"{failure.exception} in stage {failure.stage}"
+    outcome: Outcome = "findings" if findings else "passes"
+    return Verdict(outcome, tuple(findings), lowerings=evidence.lowerings, unjudged=unjudged)
 
 
 def judge_program(
@@ -57,7 +64,7 @@ def judge_program(
 
 
 def _findings(oracle: Oracle, evidence: Evidence) -> list[Finding]:
-    violations = _violations(oracle, evidence)
+    violations = list(oracle.check(evidence))
     if not violations:
         return []
     # The same rule, broken without the fold: asked only now, because it costs a lowering.
@@ -87,11 +94,7 @@ def _findings(oracle: Oracle, evidence: Evidence) -> list[Finding]:
 
 
 def _broken(oracle: Oracle, evidence: Evidence) -> bool:
-    return any(not violation.gap for violation in _violations(oracle, evidence))
-
-
-def _violations(oracle: Oracle, evidence: Evidence) -> list[Violation]:
     try:
-        return list(oracle.check(evidence))
+        return any(not violation.gap for violation in oracle.check(evidence))
     except StageFailure:
-        return []
+        return False  # It cannot be told; that stock fails at all is for ``lowers`` to report.

@@ -17,6 +17,7 @@ class Lowers:
 
     name = "lowers"
     rule = "What stock lowering accepts, loads and runs, the subject's does too."
+    goals = ()
     script = ""
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from oracles.oracle import Violation
+from oracles.oracle import Place, Violation
 
 if TYPE_CHECKING:
     from oracles.evidence import Evidence
@@ -19,6 +19,7 @@ class Mutation:
         "The mutated buffers and inputs in the signature are those that the program writes, "
         "and state follows eager call after call."
     )
+    goals = (Place, list[str])
     script = """written = sorted(
     str(spec.target)
     for name in programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from oracles.oracle import Violation
+from oracles.oracle import Place, Violation
 
 if TYPE_CHECKING:
     from oracles.evidence import Evidence
@@ -16,6 +16,7 @@ class Numerics:
 
     name = "numerics"
     rule = "Outputs equal eager on the XNNPACK runtime, for every call."
+    goals = (Place,)
     script = ""
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:

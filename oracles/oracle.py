@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from oracles.evidence import Evidence
+
+
+Place = tuple[int, int, float]
+"""A goal of one that compares outputs: call, output, and the distance that is allowed."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,14 @@ class Violation:
 class Oracle(Protocol):
     """A rule and its check.
 
-    ``script`` is the check as the stand-alone script of a bug report does it, over ``programs`` (exported, by
-    method), ``edge`` (lowered) and ``Partitioner``; empty where running and comparing is all there is to it.
+    ``goals``: the types that a violation's ``goal`` may have, beside None. ``script`` is the check as the
+    stand-alone script of a bug report does it, over ``programs`` (exported, by method), ``edge`` (lowered)
+    and ``Partitioner``; empty where running and comparing is all there is to it.
     """
 
     name: str
     rule: str
+    goals: tuple[Any, ...]
     script: str
 
     def check(self, evidence: Evidence) -> Iterator[Violation]:

@@ -17,6 +17,7 @@ class Quantization:
 
     name = "quantization"
     rule = "The quantized_decomposed and torchao ops are the same before and after the fold."
+    goals = ()
     script = """def qdq(program):
     nodes = program.run_decompositions({}).graph.nodes
     names = (str(n.target) for n in nodes if n.op == "call_function")

@@ -2,6 +2,7 @@
 
 - *upstream*: stock lowering of the same program breaks the same rule, so the fold is not to blame;
 - *gap*: a weight that must fold was left; the model is as slow as before, and nothing is broken;
+- *flaky*: the process died, and a second one did not: nobody can be blamed for it;
 - *fault*: everything else: the subject broke it.
 """
 
@@ -12,7 +13,9 @@ from typing import Literal
 
 import msgspec
 
-Attribution = Literal["fault", "gap", "upstream"]
+Attribution = Literal["fault", "gap", "upstream", "flaky"]
+
+Outcome = Literal["passes", "invalid", "findings"]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -44,13 +47,15 @@ class Finding(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True, tag="verdict"):
     """The verdict on one program: ``invalid`` where it does not even run in eager or export.
 
-    ``lowerings`` counts what the verdict cost. ``reason`` says why a program is invalid.
+    ``lowerings`` counts what the verdict cost. ``reason`` says why a program is invalid. ``unjudged``: oracle
+    -> the stage that failed before it could tell anything.
     """
 
-    outcome: Literal["passes", "invalid", "findings"]
+    outcome: Outcome
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     lowerings: int = 0
+    unjudged: dict[str, str] = {}
 
     def of(self, *attributions: Attribution) -> list[Finding]:
         """The findings with one of these attributions."""

@@ -1,7 +1,6 @@
 """Folds that kill their process on a program that holds a transpose, for the tests of the sandbox."""
 
 import ctypes
-import os
 import time
 
 
@@ -15,13 +14,30 @@ def segfault(program):
     return program
 
 
-def abort(program):
-    if _transposes(program):
-        os.abort()
-    return program
-
-
 def hang(program):
     if _transposes(program):
         time.sleep(600)
     return program
+
+
+def refuse(program):
+    raise ValueError("this fold takes nothing")
+
+
+class Unmade:
+    """A partitioner that cannot be made."""
+
+    def __init__(self):
+        raise KeyError("no")
+
+    def transform_for_pre_decomposition(self, program):
+        return program
+
+
+def __getattr__(name):
+    # Made late: to be asked for the others takes no torch.
+    if name == "instance":
+        from fold import FoldingXnnpackPartitioner
+
+        return FoldingXnnpackPartitioner()
+    raise AttributeError(name)

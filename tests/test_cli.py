@@ -50,6 +50,10 @@ BAD = {
     "smuggled goal": broken(
         lambda d: d["expect"]["constant-prop"].update(goal="open('smuggled','w').close()")
     ),
+    "goal of another oracle": broken(lambda d: d["expect"]["constant-prop"].update(goal="[1, 2]")),
+    "goal that is text": broken(lambda d: d["expect"]["constant-prop"].update(goal="'x'")),
+    "call that is not there": broken(lambda d: d["expect"]["constant-prop"].update(goal="(99, 99, 1.0)")),
+    "goal without end": broken(lambda d: d["expect"]["constant-prop"].update(goal="(0, 0, 1e999)")),
     "smuggled subject": broken(lambda d: d["expect"].update({"a:b;c()": d["expect"]["fold"]})),
     "unknown verdict": broken(lambda d: d["expect"]["fold"].update(verdict="fine")),
     "smuggled comment": broken(lambda d: d.update(about="a\nopen('smuggled','w')")),
@@ -84,6 +88,15 @@ def test_bad_usage_gets_one_sentence_and_status_2(args):
     done = command(*args)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1 and "expected" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["nope", "constant-prop-zzz"])
+def test_show_refuses_a_case_that_convicts_an_unknown_subject(tmp_path, name):
+    path = tmp_path / "case.json"
+    path.write_bytes(broken(lambda d: d.update(expect={name: d["expect"]["constant-prop"]})))
+    done = command("show", path)
+    assert done.returncode == 2 and "expected a subject among" in done.stderr and name in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_an_unknown_subject_lists_the_names():
@@ -156,12 +169,23 @@ def test_fuzzing_prints_the_finding_and_keeps_the_case(tmp_path):
         ("--fuzz-time", "0s"),
         ("--fuzz-programs", "0"),
         ("--fuzz-seed", "x"),
+        ("--fuzz-programs", "9" * 400),
+        ("--fuzz-time", "9" * 5000),
+        ("--findings", "pyproject.toml"),
     ],
 )
 def test_bad_pytest_options_end_with_2(option, value):
+    before = set((ROOT / "findings").glob("*"))
     done = pytest_run("fuzz/", option, value)
     assert done.returncode == 2
-    assert "expected" in done.stdout + done.stderr and "Traceback" not in done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert "expected" in said and option.lstrip("-") in said and "Traceback" not in said
+    assert set((ROOT / "findings").glob("*")) == before
+
+
+def test_a_run_that_judges_nothing_is_not_green(tmp_path):
+    done = pytest_run("fuzz/", "-k", "randomness", "--fuzz-time", "1s", "--findings", tmp_path)
+    assert done.returncode == 2 and "no program was judged" in done.stdout
 
 
 def test_generate_prints_programs_of_the_members_asked_for():
