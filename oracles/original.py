@@ -64,6 +64,10 @@ class Original(ABC):
     def random_outputs(self, method: str) -> frozenset[int]:
         """Positions of the outputs of ``method`` that depend on a random draw."""
 
+    def foreign_outputs(self, method: str) -> frozenset[int]:
+        """Positions of the outputs of ``method`` that depend on what another method writes."""
+        return frozenset()
+
     @abstractmethod
     def stateful_outputs(self, method: str) -> frozenset[int]:
         """Positions of the outputs of ``method`` that depend on state which a call writes."""
@@ -206,6 +210,12 @@ class ProgramOriginal(Original):
 
     def stateful_outputs(self, method: str) -> frozenset[int]:
         return self._labelled(method, STATE)
+
+    def foreign_outputs(self, method: str) -> frozenset[int]:
+        others = (names for name, names in self.facts.written.items() if name != method)
+        foreign = frozenset().union(*others)
+        outputs = self.facts.outputs[method]
+        return frozenset(i for i, value in enumerate(outputs) if value.sources & foreign)
 
     def _labelled(self, method: str, label: str) -> frozenset[int]:
         outputs = self.facts.outputs[method]

@@ -124,7 +124,7 @@ def test_show_prints_a_script_that_needs_nothing_of_ours():
 
 @pytest.mark.parametrize(
     ("subject", "status", "said"),
-    [("constant-prop", 1, "off by"), ("stock", 1, "delegates and ops outside: 2"), ("fold", 0, "")],
+    [("constant-prop", 1, "off by"), ("stock", 1, "delegates: 2"), ("fold", 0, "")],
 )
 def test_script_shows_the_failure_alone(tmp_path, subject, status, said):
     path = tmp_path / "script.py"
@@ -184,7 +184,7 @@ def test_bad_pytest_options_end_with_2(option, value):
 
 
 def test_a_run_that_judges_nothing_is_not_green(tmp_path):
-    done = pytest_run("fuzz/", "-k", "randomness", "--fuzz-time", "1s", "--findings", tmp_path)
+    done = pytest_run("fuzz/", "-k", "randomness", "--fuzz-time", "0.01s", "--findings", tmp_path)
     assert done.returncode == 2 and "no program was judged" in done.stdout
 
 

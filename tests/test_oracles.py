@@ -218,3 +218,17 @@ def test_a_tagged_weight_is_run_from_its_external_file():
     assert evidence.lowered.data is not None and len(evidence.lowered.data) > 4 * 16
     torch.testing.assert_close(evidence.outputs, original.eager)
     assert judge_program(program, FOLD).outcome == "passes"
+
+
+def test_what_another_method_wrote_is_not_compared():
+    """Methods of one loaded file do not share state, so that no lowering could be right."""
+    b = Tensor("b", "buffer", (4, 4))
+    steps = (Step("linear", ("x", "b"), ("y",)), Step("relu", ("x",), ("r",)))
+    read = Method("read", (Input("x", (2, 4)),), steps, ("y", "r"))
+    write = Method("write", (Input("z", (4, 4)),), (Step("add_", ("b", "z")),), ("z",))
+    made = Program((read, write), (Call("write"), Call("read")), (b,))
+    original = ProgramOriginal(made, lambda stage: None)
+    assert original.foreign_outputs("read") == {0} and original.foreign_outputs("write") == frozenset()
+    evidence = Evidence(original, STOCK)
+    assert not torch.equal(evidence.outputs[1][0], original.eager[1][0])
+    assert judge_program(made, STOCK, ("numerics", "mutation")).findings == ()
