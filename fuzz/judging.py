@@ -104,11 +104,14 @@ class Judge:
         answer = self._sandbox.ask(asked)
         if isinstance(answer, bytes):
             return _verdict_of(answer)
+        found = self._death(request, answer)
+        # Nothing but the program itself makes a hang of two minutes.
+        if found.attribution != "fault" or not request.attribute or answer.cause == "timeout":
+            return Verdict("findings", (found,))
         # A child may also be killed from outside, by the system or a user: only what dies again is to blame.
-        # A hang is not asked for again, because nothing but the program makes one of two minutes.
-        again = self._sandbox.ask(asked) if request.attribute and answer.cause != "timeout" else answer
+        again = self._sandbox.ask(asked)
         if isinstance(again, Death):
-            return Verdict("findings", (self._death(request, again),))
+            return Verdict("findings", (found,))
         verdict = _verdict_of(again)
         flaky = _died(answer, "flaky")
         return msgspec.structs.replace(verdict, outcome="findings", findings=(*verdict.findings, flaky))

@@ -178,11 +178,13 @@ class Builder:
     def lowers(self, found: Member) -> bool:
         """Whether a GEMM of the program may have such a weight.
 
-        PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a
-        matmul; the kernel of that op aborts the process.
+        PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a matmul
+        or a factory; the kernel of that op aborts the process.
         """
         pt2e = str(self.options.get("quantization")).startswith("pt2e")
-        return not pt2e or not (found.family in ("mutations", "randomness") or found.name in MATMULS)
+        return not pt2e or not (
+            found.family in ("mutations", "randomness", "factories") or found.name in MATMULS
+        )
 
     def parametrizations(self, weight: Shape, bias: Shape | None) -> list[Parametrization]:
         """Pending parametrizations for the weight of a layer; on the bias now and then."""
@@ -238,10 +240,22 @@ class Builder:
         """Ends the method: it returns its activations and the extra outputs."""
         outputs = tuple(dict.fromkeys([*self.streams, *self.extra_outputs]))
         if self.options.get("joint"):
-            outputs = (self.step("loss", self.streams[0]), *outputs[1:])
+            outputs = self._joint(outputs)
         self.methods.append(Method(self._method, tuple(self.inputs), tuple(self.body), outputs))
         for name in self._local:
             del self.types[name]
+
+    def _joint(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
+        """A loss with weight decay: every parameter must have a gradient in it, and no other output may."""
+        floats = [name for name in outputs if self.types[name].dtype == "float32"]
+        owned = (tensor for tensor in self.tensors if tensor.role == "parameter" and not tensor.tied)
+        trained = [item.name for item in owned if item.requires_grad and item.dtype == "float32"]
+        decayed = trained or [self.tensor("parameter", (4,))]
+        loss, *losses = [self.step("loss", name) for name in dict.fromkeys([*floats, *decayed])]
+        for other in losses:
+            loss = self.step("add", loss, other)
+        rest = [name for name in outputs if name != self.streams[0]]
+        return (loss, *(self.step("detach", name) if name in floats else name for name in rest))
 
     def program(self, calls: int) -> Program:
         """The program, called in turns, at every size of its dynamic dimensions."""

@@ -114,7 +114,13 @@ def draw_grad(b: Builder) -> None:
     b.options["grad"] = True
 
 
-@member("whole", FAMILY, "joint", excludes=frozenset({"mutations", "second-method"}), often=3)
+NOT_JOINT = frozenset(
+    {"mutations", "quantization", "second-method", "tied", "tied-embedding", "shared-parametrization"}
+)
+"""torch finds no gradient through a rounding, nor for a parameter of two names."""
+
+
+@member("whole", FAMILY, "joint", excludes=NOT_JOINT, often=3)
 def draw_joint(b: Builder) -> None:
     """The forward-backward joint graph of a loss."""
     b.options["joint"] = True
