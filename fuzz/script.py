@@ -17,6 +17,7 @@ from generators.render import export_statements, render
 from oracles.catalogue import ORACLES
 
 IMPORTS = {
+    "re.findall": "import re",
     "Counter": "from collections import Counter",
     "XnnpackPartitioner": "from executorch.backends.xnnpack.partition.xnnpack_partitioner "
     "import XnnpackPartitioner",
@@ -49,6 +50,8 @@ def script(case: Case, subject: str) -> str:
         ]
     )
     source = render(case.program)
+    if "CALLS" not in body:
+        source = "\n".join(line for line in source.split("\n") if not line.startswith("CALLS = "))
     imports = [line for name, line in IMPORTS.items() if name in body]
     if facts_of(case.program).quantized:
         imports.append("import executorch.kernels.quantized  # adds kernels to the runtime")
@@ -101,16 +104,18 @@ def _run(program: Program, lower: str, only: bool, goal: tuple[int, int, float])
         if written:
             yield f"{indent}with torch.no_grad():"
         yield f"{indent}{'    ' if written else ''}expected = {eager}({copies})"
-    got = "" if only else "got = "
-    yield f"{indent}{got}module.run_method({method}, inputs)"
-    if not only:
+    if only:
+        yield f"{indent}module.run_method({method}, inputs)"
+    else:
         method_called = next(m for m in program.methods if m.name == calls[-1].method)
         wanted = "expected" if len(method_called.outputs) == 1 else f"expected[{output}]"
         # The runtime returns the inputs that are written before the outputs.
         written_inputs = facts_of(program).written[method_called.name] & {
             i.name for i in method_called.inputs
         }
-        yield f"off = (got[{output + len(written_inputs)}] - {wanted}).abs().max().item()"
+        got = f"{indent}got = module.run_method({method}, inputs)[{output + len(written_inputs)}]"
+        yield got
+        yield f"off = (got - {wanted}).abs().max().item()"
         text = f"off by {{off}}, where rounding explains {allowed:.2g}"
         yield f'raise SystemExit(0 if off <= {allowed:.2g} else f"{text}")'
 

@@ -7,6 +7,7 @@ user exported, of which they are not.
 from __future__ import annotations
 
 import copy
+import hashlib
 import linecache
 import operator
 import sys
@@ -106,12 +107,14 @@ class Original(ABC):
         return total
 
 
-def load_source(source: str, name: str) -> dict[str, Any]:
+def load_source(source: str) -> dict[str, Any]:
     """Executes rendered source and returns its globals; tracebacks and inspect see the text."""
-    filename = f"<program {name}>"
+    name = "program_" + hashlib.sha256(source.encode()).hexdigest()[:16]
+    filename = f"<{name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    # torch.cond traces by bytecode, which looks the module up by its name.
-    module = sys.modules["program"] = types.ModuleType("program")
+    # torch.cond and strict export trace by bytecode, which looks the module up by its name; dynamo keeps what
+    # it found under a name, so that no two programs may have the same.
+    module = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, filename, "exec"), module.__dict__)  # vocabulary code only: see ``validate``
     return module.__dict__
 
@@ -145,7 +148,7 @@ class ProgramOriginal(Original):
         self.program = program
         self.facts: Facts = facts_of(program)
         self.source = render(program)
-        self._namespace = load_source(self.source, program.digest)
+        self._namespace = load_source(self.source)
 
     def _inputs(self, method: str, seed: int, sizes: Mapping[str, int] = {}) -> tuple[Any, ...]:
         torch.manual_seed(seed)
@@ -234,7 +237,7 @@ class ProgramOriginal(Original):
         with stage("build (twin)", self.report), torch.no_grad():
             original = self._new(self._namespace)
             values = self._folded_values(twin, original)
-            namespace = load_source(render(twin.program), "twin")
+            namespace = load_source(render(twin.program))
             model = self._new(namespace)
             _adopt(model, original)
             for name, value in values.items():
@@ -252,7 +255,7 @@ class ProgramOriginal(Original):
         """Values of the twin's new parameters: what the must-fold weights of the original compute."""
         attributes = {name: operator.attrgetter(path)(original) for name, path in twin.attributes.items()}
         if twin.probe is not None:
-            probe = self._new(load_source(render(twin.probe), "probe"))
+            probe = self._new(load_source(render(twin.probe)))
             for method, names in twin.probed.items():
                 results = getattr(probe, method)(*self._inputs(method, 0))
                 attributes |= dict(zip(names, pytree.tree_leaves(results), strict=True))

@@ -232,3 +232,12 @@ def test_what_another_method_wrote_is_not_compared():
     evidence = Evidence(original, STOCK)
     assert not torch.equal(evidence.outputs[1][0], original.eager[1][0])
     assert judge_program(made, STOCK, ("numerics", "mutation")).findings == ()
+
+
+def test_strict_programs_are_told_apart():
+    """Dynamo looks helpers up in the program's module, and must not find another program's."""
+    for kind, param in (("doubled", {"times": 3}), ("standardized", {"dim": 0})):
+        steps = (Step(kind, ("w",), ("v",), param), Step("linear", ("x", "v"), ("y",)))
+        method = Method("forward", (Input("x", (2, 4)),), steps, ("y",))
+        made = Program((method,), (Call("forward"),), (Tensor("w", "parameter", (4, 4)),), strict=True)
+        assert ProgramOriginal(made, lambda stage: None).exported().keys() == {"forward"}
