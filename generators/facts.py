@@ -71,7 +71,8 @@ class Weight:
 class Facts:
     """The facts of a program.
 
-    ``outputs``: method -> what each output depends on. ``written``: method -> names of the buffers and
+    ``outputs``: method -> what each output depends on. ``values``: method -> name of an input or a result ->
+    what its memory depends on at the end of a call. ``written``: method -> names of the buffers and
     inputs that it writes. ``weights``: every computed weight and bias, in program order; a slot is (method,
     index of the step, ``weight`` or ``bias``). ``stops``: the first stage at which ExecuTorch has no way on
     whatever the fold, ``lower`` or ``run``, else "". ``reductions``: the lengths of all reductions added up,
@@ -80,6 +81,7 @@ class Facts:
     """
 
     outputs: Mapping[str, tuple[Value, ...]]
+    values: Mapping[str, Mapping[str, Value]]
     written: Mapping[str, frozenset[str]]
     weights: tuple[Weight, ...]
     quantized: bool
@@ -107,6 +109,7 @@ def facts_of(program: Program) -> Facts:
     half = any(tensor.dtype == "float16" for tensor in program.tensors)
     return Facts(
         outputs={name: flow.outputs() for name, flow in flows.items()},
+        values={name: flow.values() for name, flow in flows.items()},
         written={name: frozenset(flow.written) for name, flow in flows.items()},
         weights=tuple(_weights(program, state, flows, types)),
         quantized=program.quantization is not None or any(op.effect is Effect.QDQ for op in ops),
@@ -147,6 +150,10 @@ class _Flow:
 
     def outputs(self) -> tuple[Value, ...]:
         return tuple(self.value(name) for name in self.method.outputs)
+
+    def values(self) -> dict[str, Value]:
+        results = (out for step in self.method.steps for out in step.outs)
+        return {name: self.value(name) for name in (*(item.name for item in self.method.inputs), *results)}
 
     def value(self, name: str) -> Value:
         """What the memory of ``name`` depends on now."""
