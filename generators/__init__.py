@@ -14,6 +14,7 @@ from generators import (  # noqa: F401
     layers,
     mutations,
     parametrizations,
+    qdq,
     quantization,
     randomness,
     structure,

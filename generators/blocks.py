@@ -183,7 +183,7 @@ def draw_einsum(b: Builder, x: str) -> str:
     return b.step("einsum", x, b.weight((b.channels(), b.shape(x)[-1]), DEPTH))
 
 
-@block(FAMILY, "bilinear", matrix_like, often=2)
+@block(FAMILY, "bilinear", matrix_like, often=3)
 def draw_bilinear(b: Builder, x: str) -> str:
     """``F.bilinear``, which ExecuTorch does not take."""
     inner = b.shape(x)[-1]

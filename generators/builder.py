@@ -18,6 +18,7 @@ DEPTH = 3
 """How deep a weight expression may be."""
 SHAPES: tuple[Shape, ...] = ((2, 4), (2, 4, 6), (1, 4, 5, 5))
 """Of activations."""
+UNFOLDED = ("mutations", "randomness", "factories", "quantization")
 MATMULS = ("lora", "product", "weight-einsum")
 PLAIN = (False, False, False, True)
 """Whether a weight is left plain although there is something to make it of."""
@@ -178,13 +179,11 @@ class Builder:
     def lowers(self, found: Member) -> bool:
         """Whether a GEMM of the program may have such a weight.
 
-        PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a matmul
-        or a factory; the kernel of that op aborts the process.
+        PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a matmul,
+        a factory or another quantize; the kernel of that op aborts the process.
         """
         pt2e = str(self.options.get("quantization")).startswith("pt2e")
-        return not pt2e or not (
-            found.family in ("mutations", "randomness", "factories") or found.name in MATMULS
-        )
+        return not pt2e or not (found.family in UNFOLDED or found.name in MATMULS)
 
     def parametrizations(self, weight: Shape, bias: Shape | None) -> list[Parametrization]:
         """Pending parametrizations for the weight of a layer; on the bias now and then."""
@@ -222,8 +221,11 @@ class Builder:
         """A new input that a block admits, of a dynamic batch where the program has one and the block can."""
         admitted = [shape for shape in (*self.shapes, *SHAPES) if found.admits(shape)]
         shape = self.pick(admitted[: len(self.shapes)])
-        x = self.input(shape)
         batch = [dim.name for dim in self.dims if dim.name == "batch"]
+        if batch and not found.static:
+            # One size for all; torch.export takes a size of 1 for a constant.
+            shape = (2, *shape[1:])
+        x = self.input(shape)
         if batch and not found.static:
             self.inputs[-1] = Input(x, shape, dims=(batch[0], *[""] * (len(shape) - 1)))
             self.dynamic.add(x)

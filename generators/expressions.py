@@ -54,7 +54,7 @@ def draw_permute(b: Builder, shape: Shape, depth: int) -> str:
     return b.step("permute", b.weight(shape[::-1], depth), dims=tuple(reversed(range(len(shape)))))
 
 
-@weight(FAMILY, "slice", ranked, often=12)
+@weight(FAMILY, "slice", ranked, often=10)
 def draw_slice(b: Builder, shape: Shape, depth: int) -> str:
     """A part of a longer weight, not from its start."""
     extra = b.integer(1, 4)
@@ -68,7 +68,7 @@ def draw_select(b: Builder, shape: Shape, depth: int) -> str:
     return b.step("select", b.weight((3, *shape), depth), dim=0, index=b.integer(1, 2))
 
 
-@weight(FAMILY, "chunk", ranked, often=12)
+@weight(FAMILY, "chunk", ranked, often=10)
 def draw_chunk(b: Builder, shape: Shape, depth: int) -> str:
     """One chunk of a packed weight; the other chunks are not used."""
     chunks = b.integer(2, 3)
@@ -76,7 +76,7 @@ def draw_chunk(b: Builder, shape: Shape, depth: int) -> str:
     return b.pick(b.steps("chunk", packed, chunks=chunks, dim=0)[::-1])
 
 
-@weight(FAMILY, "split", ranked, often=12)
+@weight(FAMILY, "split", ranked, often=10)
 def draw_split(b: Builder, shape: Shape, depth: int) -> str:
     """One part of a weight that is split into parts of different sizes."""
     packed = b.weight(with_dim(shape, 0, shape[0] + 2), depth)
@@ -197,7 +197,7 @@ def draw_contiguous(b: Builder, shape: Shape, depth: int) -> str:
     return b.step("contiguous", b.step("t", b.weight(shape[::-1], depth)))
 
 
-@weight(FAMILY, "channels-last", rank(4), often=2)
+@weight(FAMILY, "channels-last", rank(4), often=3)
 def draw_channels_last(b: Builder, shape: Shape, depth: int) -> str:
     """A weight brought into the channels_last memory format."""
     return b.step("channels_last", b.weight(shape, depth))

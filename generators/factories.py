@@ -171,7 +171,7 @@ def draw_scalar_tensor(b: Builder, shape: Shape, depth: int) -> str:
     return b.step("mul", b.weight(shape, depth), b.step("scalar_tensor", value=2.0))
 
 
-@weight(FAMILY, "tril-indices", ranked, often=2)
+@weight(FAMILY, "tril-indices", ranked, often=3)
 def draw_tril_indices(b: Builder, shape: Shape, depth: int) -> str:
     """A weight plus indices of a triangle, which ExecuTorch has no op for."""
     return b.step("add", b.weight(shape, depth), b.step("tril_indices", n=shape[-1]))

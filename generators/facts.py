@@ -106,6 +106,8 @@ def facts_of(program: Program) -> Facts:
     flows = {method.name: _Flow(program, method, state).run() for method in program.methods}
     ops = [OPS[step.op] for _, step in program.walk()]
     stops = {op.stops for op in ops} | ({"lower"} if program.joint else set())
+    if program.quantization is not None:
+        stops.add(QUANTIZATIONS[program.quantization].stops)
     half = any(tensor.dtype == "float16" for tensor in program.tensors)
     return Facts(
         outputs={name: flow.outputs() for name, flow in flows.items()},
@@ -221,7 +223,8 @@ class _Flow:
     def _layer(self, index: int, name: str) -> Value:
         layer = self.layers[name]
         merged = Value()
-        quantized = self.program.quantization is not None and layer.kind == "Linear"
+        flow = self.program.quantization
+        quantized = flow is not None and layer.kind in QUANTIZATIONS[flow].kinds
         for target in ("weight", "bias") if layer_bias(layer) else ("weight",):
             value = self._owned(layer, target)
             slot = (self.method.name, index, target)

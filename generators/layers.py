@@ -78,5 +78,20 @@ def _linear() -> LayerKind:
     )
 
 
-for kind in (_linear(), _conv("Conv1d", 1), _conv("Conv2d", 2), _conv_transpose1d()):
+def _embedding() -> LayerKind:
+    def infer(data: Type, attrs: Attributes) -> Type:
+        expect(data.dtype == "int64", "an int64 index", data)
+        return Type((*data.shape, number(attrs, "embedding_dim")))
+
+    return LayerKind(
+        "Embedding",
+        "nn.Embedding({num_embeddings}, {embedding_dim})",
+        {"num_embeddings": CHANNELS, "embedding_dim": CHANNELS},
+        infer,
+        lambda attrs: (number(attrs, "num_embeddings"), number(attrs, "embedding_dim")),
+        lambda attrs: None,
+    )
+
+
+for kind in (_linear(), _embedding(), _conv("Conv1d", 1), _conv("Conv2d", 2), _conv_transpose1d()):
     LAYERS[kind.name] = kind

@@ -1,4 +1,4 @@
-"""Family ``quantization``: Q/DQ chains written by hand, and the quantization flows of PT2E and torchao.
+"""Family ``quantization``: the flows of PT2E and torchao; chains written by hand are in ``generators.qdq``.
 
 The flows are properties of the whole program: ``QUANTIZATIONS`` holds the statements that turn ``model``
 into its quantized form inside ``build()``.
@@ -6,25 +6,24 @@ into its quantized form inside ``build()``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from generators.builder import Builder
-from generators.members import Member, Shape, any_shape, block, named, weight
-from generators.program import Attributes
-from generators.vocabulary import Attr, Effect, Op, Type, add_op, expect
+from generators.members import Member, any_shape, named
 
 FAMILY = "quantization"
 GROUP = 32
+ROWS = 8
 
 
 @dataclass(frozen=True)
 class Quantization:
     """A quantization flow: what it imports, its statements, and which GEMMs it reaches.
 
-    ``reach`` is ``layers`` where only ``nn.Linear`` layers without a parametrization are quantized, ``all``
-    where the flow annotates every op that it knows.
+    ``reach`` is ``layers`` where only layers of ``kinds`` without a parametrization are quantized, ``all``
+    where the flow annotates every op that it knows. ``stops`` is that of ``vocabulary.Op``.
     """
 
     name: str
@@ -32,168 +31,97 @@ class Quantization:
     imports: str
     code: str
     reach: Literal["layers", "all"]
+    kinds: tuple[str, ...] = ("Linear",)
+    stops: Literal["", "lower", "run"] = ""
 
 
 QUANTIZATIONS: dict[str, Quantization] = {}
 
 PT2E_IMPORTS = """from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e"""
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, {prepare}"""
 PT2E_CODE = """inputs = INPUTS['forward']()
 config = xnnpack_quantizer.get_symmetric_quantization_config({config})
 quantizer = xnnpack_quantizer.XNNPACKQuantizer().set_global(config)
 with torch.no_grad():
-    model = prepare_pt2e(torch.export.export(model, inputs).module(), quantizer)
+    model = {prepare}(torch.export.export(model, inputs).module(), quantizer)
     model(*inputs)
     model = convert_pt2e(model)"""
-TORCHAO_CODE = """torchao.quantize_(model, {config}, lambda module, name: type(module) is nn.Linear)"""
+TORCHAO_CODE = """torchao.quantize_(model, {config}, lambda module, name: type(module) is nn.{layer})"""
 TORCHAO_IMPORTS = """import torchao.quantization as torchao
 from torchao.quantization.granularity import {granularity}"""
 
+
+def _pt2e(name: str, sentence: str, config: str, prepare: str = "prepare_pt2e") -> Quantization:
+    imports = PT2E_IMPORTS.format(prepare=prepare)
+    code = PT2E_CODE.format(config=config, prepare=prepare)
+    return Quantization(name, f"PT2E with the XNNPACK quantizer: {sentence}", imports, code, "all")
+
+
+def _torchao(name: str, sentence: str, config: str) -> Quantization:
+    imports = TORCHAO_IMPORTS.format(granularity="PerGroup" if "PerGroup" in config else "PerAxis")
+    code = TORCHAO_CODE.format(config=f"torchao.{config}", layer="Linear")
+    return Quantization(name, f"torchao: {sentence}", imports, code, "layers")
+
+
+DYNAMIC = "Int8DynamicActivationIntxWeightConfig"
+WEIGHT_ONLY = "IntxWeightOnlyConfig"
+EIGHT_BIT_ROWS = f"{WEIGHT_ONLY}(weight_dtype=torch.int8, granularity=PerAxis(0))"
+LEGACY_CODE = """plain = {name: layer for name, layer in model.named_children() if type(layer) is nn.Linear}
+plain = Int8DynActInt4WeightQuantizer(groupsize=32).quantize(nn.ModuleDict(plain))
+for name, layer in plain.items():
+    setattr(model, name, layer)"""
+
 for flow in (
+    _pt2e("pt2e_per_tensor", "static activations, per-tensor weights.", ""),
+    _pt2e("pt2e_static", "static activations, per-channel weights.", "is_per_channel=True"),
+    _pt2e("pt2e_dynamic", "dynamic activations, per-channel weights.",
+          "is_per_channel=True, is_dynamic=True"),
+    _pt2e("pt2e_qc4w", "dynamic activations, 4-bit per-channel weights.",
+          "is_per_channel=True, is_dynamic=True, weight_qmin=-8, weight_qmax=7"),
+    _pt2e("pt2e_qat", "prepared for quantization-aware training and converted.",
+          "is_per_channel=True, is_qat=True", "prepare_qat_pt2e"),
+    _torchao("torchao_8da4w", "dynamic 8-bit activations, 4-bit weights in groups of 32.",
+             f"{DYNAMIC}(weight_dtype=torch.int4, weight_granularity=PerGroup(32))"),
+    _torchao("torchao_8da8w", "dynamic 8-bit activations, 8-bit weights per channel.",
+             f"{DYNAMIC}(weight_dtype=torch.int8, weight_granularity=PerAxis(0))"),
+    _torchao("torchao_8w", "8-bit weights per channel, float activations.",
+             EIGHT_BIT_ROWS),
+    _torchao("torchao_4w", "4-bit weights in groups of 32, float activations.",
+             f"{WEIGHT_ONLY}(weight_dtype=torch.int4, granularity=PerGroup(32))"),
     Quantization(
-        "pt2e_static",
-        "PT2E with the XNNPACK quantizer: static activations, per-channel weights.",
-        PT2E_IMPORTS,
-        PT2E_CODE.format(config="is_per_channel=True"),
-        "all",
-    ),
-    Quantization(
-        "pt2e_dynamic",
-        "PT2E with the XNNPACK quantizer: dynamic activations, per-channel weights.",
-        PT2E_IMPORTS,
-        PT2E_CODE.format(config="is_per_channel=True, is_dynamic=True"),
-        "all",
-    ),
-    Quantization(
-        "torchao_8da4w",
-        "torchao: dynamic 8-bit activations, 4-bit weights in groups of 32.",
-        TORCHAO_IMPORTS.format(granularity="PerGroup"),
-        TORCHAO_CODE.format(
-            config="torchao.Int8DynamicActivationIntxWeightConfig("
-            "weight_dtype=torch.int4, weight_granularity=PerGroup(32))"
-        ),
-        "layers",
-    ),
-    Quantization(
-        "torchao_8w",
-        "torchao: 8-bit weights per channel, float activations.",
+        "torchao_embedding",
+        "torchao: an embedding of 8-bit rows.",
         TORCHAO_IMPORTS.format(granularity="PerAxis"),
-        TORCHAO_CODE.format(
-            config="torchao.IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0))"
-        ),
+        TORCHAO_CODE.format(config=f"torchao.{EIGHT_BIT_ROWS}", layer="Embedding"),
+        "layers",
+        ("Embedding",),
+        "lower",  # torchao::dequantize_affine outside of a linear has no out variant.
+    ),
+    Quantization(
+        "legacy_8da4w",
+        "torchao's older quantizer: dynamic 8-bit activations, 4-bit weights in groups of 32.",
+        "from torchao.quantization import Int8DynActInt4WeightQuantizer",
+        LEGACY_CODE,
         "layers",
     ),
-):
+):  # fmt: skip
     QUANTIZATIONS[flow.name] = flow
-
-
-def _quantize(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[0].dtype == "float32", "a float32 argument", types[0])
-    return [Type(types[0].shape, "int8")]
-
-
-def _dequantize(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[0].dtype == "int8", "an int8 argument", types[0])
-    return [Type(types[0].shape)]
-
-
-def _quantize_by(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[1].shape == () and types[2].shape == (), "a scalar scale and zero point", types[1])
-    return _quantize(types[:1], attrs)
-
-
-def _dequantize_by(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[1].shape == () and types[2].shape == (), "a scalar scale and zero point", types[1])
-    return _dequantize(types[:1], attrs)
-
-
-def _qparams(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[0].dtype == "float32", "a float32 argument", types[0])
-    return [Type((), "float64"), Type((), "int64")]
-
-
-PER_TENSOR = {"scale": Attr("float", 1e-6, 1e3), "zero_point": Attr("int", -128, 127)}
-NAMESPACE = "torch.ops.quantized_decomposed"
-REGISTERS = "import torch.ao.quantization.fx._decomposed  # registers the quantized_decomposed ops"
-for op in (
-    Op(
-        "quantize",
-        FAMILY,
-        NAMESPACE + ".quantize_per_tensor.default({0}, {scale}, {zero_point}, -128, 127, torch.int8)",
-        _quantize,
-        attrs=PER_TENSOR,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "dequantize",
-        FAMILY,
-        NAMESPACE + ".dequantize_per_tensor.default({0}, {scale}, {zero_point}, -128, 127, torch.int8)",
-        _dequantize,
-        attrs=PER_TENSOR,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "choose_qparams",
-        FAMILY,
-        NAMESPACE + ".choose_qparams.tensor({0}, -128, 127, 1e-5, torch.int8)",
-        _qparams,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "quantize_by",
-        FAMILY,
-        NAMESPACE + ".quantize_per_tensor.tensor({args}, -128, 127, torch.int8)",
-        _quantize_by,
-        (3, 3),
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "dequantize_by",
-        FAMILY,
-        NAMESPACE + ".dequantize_per_tensor.tensor({args}, -128, 127, torch.int8)",
-        _dequantize_by,
-        (3, 3),
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-):
-    add_op(op)
-
-
-def _chain(b: Builder, value: str) -> str:
-    attrs = {"scale": b.pick([0.05, 0.01]), "zero_point": b.pick([0, 3])}
-    return b.step("dequantize", b.step("quantize", value, **attrs), **attrs)
-
-
-@block(FAMILY, "qdq-activation")
-def draw_qdq_activation(b: Builder, x: str) -> str:
-    """A per-tensor quantize and dequantize written by hand on the activation."""
-    return _chain(b, x)
-
-
-@block(FAMILY, "qdq-dynamic")
-def draw_qdq_dynamic(b: Builder, x: str) -> str:
-    """Quantize and dequantize with a scale chosen at run time, written by hand on the activation."""
-    scale, zero_point = b.steps("choose_qparams", x)
-    return b.step("dequantize_by", b.step("quantize_by", x, scale, zero_point), scale, zero_point)
-
-
-@weight(FAMILY, "qdq-weight")
-def draw_qdq_weight(b: Builder, shape: Shape, depth: int) -> str:
-    """A per-tensor quantize and dequantize written by hand on a weight, which may itself be computed."""
-    return _chain(b, b.weight(shape, depth))
 
 
 def _use(name: str) -> Callable[[Builder], None]:
     def draw(b: Builder) -> None:
         b.options["quantization"] = name
-        if name.startswith("torchao"):
-            # torchao's groups of 32 must divide a linear's input features.
-            b.widths, b.shapes = (GROUP,), ((2, GROUP), (2, 4, GROUP), (1, 4, 5, GROUP))
+        if QUANTIZATIONS[name].reach == "all":
+            return
+        # Groups of 32 must divide a linear's input features.
+        b.widths, b.shapes = (GROUP,), ((2, GROUP), (2, 4, GROUP), (1, 4, 5, GROUP))
+        # One layer that is quantized for sure, before others that may be parametrized.
+        if "Embedding" in QUANTIZATIONS[name].kinds:
+            table = b.layer("Embedding", num_embeddings=ROWS, embedding_dim=GROUP)
+            b.streams.append(b.call(table, b.input((2,), high=ROWS)))
+        else:
+            plain = b.layer("Linear", in_features=GROUP, out_features=GROUP, bias=b.coin())
+            b.streams.append(b.call(plain, b.input((2, GROUP))))
 
     return draw
 
@@ -213,7 +141,7 @@ NO_FLOW = frozenset(
 """Flows quantize ``forward`` at fixed sizes, under ``no_grad``."""
 for flow in QUANTIZATIONS.values():
     # PT2E exports, calibrates and converts: such a program costs several times any other.
-    often = 1 if flow.name.startswith("pt2e") else 4
+    often = 3 if flow.name.startswith("pt2e") else 4
     others = frozenset(QUANTIZATIONS) - {flow.name}
     named(Member(flow.name, FAMILY, "whole", flow.sentence, _use(flow.name), any_shape, often,
                  excludes=NO_FLOW | others))  # fmt: skip

@@ -71,7 +71,7 @@ for name in DRAWS:
             f"``{name}`` added to the activation, which is returned without it as well.",
             _on_activation(name),
             ranked,
-            often=4 if name in RUNNABLE else 2,
+            often=4 if name in RUNNABLE else 3,
             static=True,
             excludes=frozenset({"joint"}),
         )

@@ -120,7 +120,7 @@ NOT_JOINT = frozenset(
 """torch finds no gradient through a rounding, nor for a parameter of two names."""
 
 
-@member("whole", FAMILY, "joint", excludes=NOT_JOINT, often=3)
+@member("whole", FAMILY, "joint", excludes=NOT_JOINT, often=4)
 def draw_joint(b: Builder) -> None:
     """The forward-backward joint graph of a loss."""
     b.options["joint"] = True
@@ -157,7 +157,7 @@ def draw_shared_by_methods(b: Builder) -> None:
     "method",
     FAMILY,
     "written-elsewhere",
-    often=2,
+    often=3,
     excludes=frozenset({"second-method", "shared-by-methods", "joint"}),
 )
 def draw_written_elsewhere(b: Builder) -> None:

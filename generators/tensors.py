@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from generators.builder import Builder
 from generators.members import Shape, leaf, member, rank, ranked
 from generators.program import Attributes
+from generators.quantization import QUANTIZATIONS
 from generators.vocabulary import Op, Type, add_op, expect
 
 FAMILY = "tensors"
@@ -91,7 +92,7 @@ def draw_expanded(b: Builder, shape: Shape) -> str:
     return b.step("mul", b.tensor("parameter", shape), b.tensor("buffer", shape, layout="expanded"))
 
 
-@leaf(FAMILY, "channels-last-storage", rank(4), often=2)
+@leaf(FAMILY, "channels-last-storage", rank(4), often=3)
 def draw_channels_last(b: Builder, shape: Shape) -> str:
     """A parameter in the channels_last memory format."""
     return b.tensor("parameter", shape, layout="channels_last")
@@ -129,7 +130,7 @@ def draw_scalar(b: Builder, shape: Shape) -> str:
     return b.step("mul", b.tensor("parameter", shape), b.tensor(role, ()))
 
 
-SIZED = frozenset({"torchao_8da4w", "torchao_8w"})
+SIZED = frozenset(flow.name for flow in QUANTIZATIONS.values() if flow.reach == "layers")
 """These flows set the sizes themselves: their groups must divide them."""
 
 
