@@ -35,6 +35,15 @@ def draw_embedding(b: Builder, x: str) -> str:
     return b.step("add", x, b.step("embedding", index, b.weight((VOCABULARY, width), DEPTH)))
 
 
+@block(FAMILY, "embedding-layer", rank(2), static=True)
+def draw_embedding_layer(b: Builder, x: str) -> str:
+    """``nn.Embedding``, perhaps under parametrizations, added to the activation."""
+    rows, width = b.shape(x)
+    drawn = b.parametrizations((VOCABULARY, width), None)
+    table = b.layer("Embedding", drawn, num_embeddings=VOCABULARY, embedding_dim=width)
+    return b.step("add", x, b.call(table, b.input((rows,), high=VOCABULARY)))
+
+
 @block(FAMILY, "tied-embedding", rank(2), static=True)
 def draw_tied_embedding(b: Builder, x: str) -> str:
     """An embedding whose table, scaled, is the weight of a linear as well."""

@@ -16,6 +16,7 @@ from generators.quantization import QUANTIZATIONS
 from generators.storage import WRITES, Storages, canonical
 from generators.validate import validate
 from generators.vocabulary import (
+    LAYERS,
     OPS,
     PARAMETRIZATIONS,
     Effect,
@@ -228,7 +229,8 @@ class _Flow:
         for target in ("weight", "bias") if layer_bias(layer) else ("weight",):
             value = self._owned(layer, target)
             slot = (self.method.name, index, target)
-            if any(item.target == target for item in layer.parametrizations):
+            computed = any(item.target == target for item in layer.parametrizations)
+            if computed and LAYERS[layer.kind].gemm:
                 self.read[slot] = (f"{name}.{target}", value)
             merged |= Value() if slot in self.cut else value
         return merged | (Value(frozenset({QUANTIZED})) if quantized else Value())

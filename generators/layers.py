@@ -90,6 +90,7 @@ def _embedding() -> LayerKind:
         infer,
         lambda attrs: (number(attrs, "num_embeddings"), number(attrs, "embedding_dim")),
         lambda attrs: None,
+        gemm=False,
     )
 
 

@@ -46,9 +46,21 @@ with torch.no_grad():
     model = {prepare}(torch.export.export(model, inputs).module(), quantizer)
     model(*inputs)
     model = convert_pt2e(model)"""
-TORCHAO_CODE = """torchao.quantize_(model, {config}, lambda module, name: type(module) is nn.{layer})"""
+# A hook, such as a pruning mask's, sets the weight anew before each call. Groups of 32 must fit in a row.
+PLAIN_CODE = """def plain(module, name=''):
+    hooked = module._forward_pre_hooks
+    return type(module) is nn.{layer} and not hooked and module.weight.shape[1] % 32 == 0"""
+TORCHAO_CODE = PLAIN_CODE + "\ntorchao.quantize_(model, {config}, plain)"
 TORCHAO_IMPORTS = """import torchao.quantization as torchao
 from torchao.quantization.granularity import {granularity}"""
+REPLACE_CODE = """
+layers = nn.ModuleDict({{name: layer for name, layer in model.named_children() if plain(layer)}})
+for name, layer in {quantized}.items():
+    setattr(model, name, layer)"""
+CHILDREN_CODE = PLAIN_CODE + REPLACE_CODE
+EMBEDDING_IMPORTS = (
+    "from executorch.examples.models.llama.source_transformation.quantize import EmbeddingQuantHandler"
+)
 
 
 def _pt2e(name: str, sentence: str, config: str, prepare: str = "prepare_pt2e") -> Quantization:
@@ -63,13 +75,16 @@ def _torchao(name: str, sentence: str, config: str) -> Quantization:
     return Quantization(name, f"torchao: {sentence}", imports, code, "layers")
 
 
+def _embedding(name: str, sentence: str, options: str) -> Quantization:
+    quantized = f"EmbeddingQuantHandler(layers, {options}).quantized_model()"
+    code = CHILDREN_CODE.format(layer="Embedding", quantized=quantized)
+    sentence = f"ExecuTorch's quantizer of Llama: {sentence}"
+    return Quantization(name, sentence, EMBEDDING_IMPORTS, code, "layers", ("Embedding",))
+
+
 DYNAMIC = "Int8DynamicActivationIntxWeightConfig"
 WEIGHT_ONLY = "IntxWeightOnlyConfig"
 EIGHT_BIT_ROWS = f"{WEIGHT_ONLY}(weight_dtype=torch.int8, granularity=PerAxis(0))"
-LEGACY_CODE = """plain = {name: layer for name, layer in model.named_children() if type(layer) is nn.Linear}
-plain = Int8DynActInt4WeightQuantizer(groupsize=32).quantize(nn.ModuleDict(plain))
-for name, layer in plain.items():
-    setattr(model, name, layer)"""
 
 for flow in (
     _pt2e("pt2e_per_tensor", "static activations, per-tensor weights.", ""),
@@ -97,11 +112,16 @@ for flow in (
         ("Embedding",),
         "lower",  # torchao::dequantize_affine outside of a linear has no out variant.
     ),
+    _embedding("embedding_byte", "an embedding of 8-bit rows.", "bitwidth=8"),
+    _embedding("embedding_4bit", "a packed embedding of 4-bit groups of 32.",
+               "bitwidth=4, group_size=32, packed=True"),
     Quantization(
         "legacy_8da4w",
         "torchao's older quantizer: dynamic 8-bit activations, 4-bit weights in groups of 32.",
         "from torchao.quantization import Int8DynActInt4WeightQuantizer",
-        LEGACY_CODE,
+        CHILDREN_CODE.format(
+            layer="Linear", quantized="Int8DynActInt4WeightQuantizer(groupsize=32).quantize(layers)"
+        ),
         "layers",
     ),
 ):  # fmt: skip
@@ -143,5 +163,7 @@ for flow in QUANTIZATIONS.values():
     # PT2E exports, calibrates and converts: such a program costs several times any other.
     often = 3 if flow.name.startswith("pt2e") else 4
     others = frozenset(QUANTIZATIONS) - {flow.name}
+    # prepare_qat_pt2e makes a float32 fake quantize of a float16 weight.
+    half = {"half-linear"} if flow.name == "pt2e_qat" else set()
     named(Member(flow.name, FAMILY, "whole", flow.sentence, _use(flow.name), any_shape, often,
-                 excludes=NO_FLOW | others))  # fmt: skip
+                 excludes=NO_FLOW | others | half))  # fmt: skip

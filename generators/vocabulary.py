@@ -135,7 +135,10 @@ class Op:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """One ``torch.nn`` layer: how it is built, what it gives, the shapes of the tensors it owns."""
+    """One ``torch.nn`` layer: how it is built, what it gives, the shapes of the tensors it owns.
+
+    ``gemm``: XNNPACK takes it only if its weight is stored.
+    """
 
     name: str
     code: str
@@ -144,6 +147,7 @@ class LayerKind:
     weight: Callable[[Attributes], tuple[int, ...]]
     bias: Callable[[Attributes], tuple[int, ...] | None]
     check: Callable[[Attributes], None] = lambda attrs: None
+    gemm: bool = True
 
 
 @dataclass(frozen=True)
