@@ -30,7 +30,7 @@ OVERTIME = 10.0
 """Seconds that a fault or gap may still be reduced for after the end, because a large one says little."""
 ENDLESS = 1_000_000
 DRAWS = 20
-REPEATED = 2000
+REPEATED = 300
 """So many programs drawn again in a row, and there are no new ones."""
 T = TypeVar("T")
 
