@@ -25,9 +25,8 @@ from fuzz.reducer import reduce
 from generators.program import Program
 from oracles.verdict import Finding
 
-REDUCE_SECONDS = 60.0
-OVERTIME = 10.0
-"""Seconds that a fault or gap may still be reduced for after the end, because a large one says little."""
+REDUCTIONS = {"fault": (10.0, 60.0), "gap": (10.0, 30.0), "upstream": (0.0, 10.0)}
+"""Seconds to reduce a finding in: after the end of the time, and at most."""
 ENDLESS = 1_000_000
 DRAWS = 20
 REPEATED = 300
@@ -53,10 +52,9 @@ class Budget:
 
     def reduction(self, finding: Finding) -> float:
         """Seconds to reduce a finding in; what others get wrong is reduced only while there is time."""
-        ours = finding.attribution in ("fault", "gap")
+        least, most = REDUCTIONS[finding.attribution]
         left = math.inf if self.deadline is None else self.deadline - time.monotonic()
-        wanted = REDUCE_SECONDS if finding.attribution == "fault" else REDUCE_SECONDS / 2
-        return max(OVERTIME if ours else 0.0, min(left, wanted))
+        return max(least, min(left, most))
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,7 @@ def fuzz_with(request, judge):
     def fuzz_with(strategy, piece: int) -> None:
         name = request.node.originalname.removeprefix("test_")
         share = _share(run, len(request.session.items))
+        run["begun"] = run.get("begun", 0) + 1
         result = fuzz(strategy, judge, findings, share, run["seed"], f"{name} {piece}")
         if not result.tally.judged:
             pytest.skip("no program was judged: the budget was spent before")
@@ -140,14 +141,14 @@ def fuzz_with(request, judge):
 
 
 def _share(run: dict, targets: int) -> Budget:
-    """One target's part of the budget: equal parts, but nothing after the end of the whole run."""
+    """One target's part of the budget: of what is left, as much as each of this worker's later targets."""
     programs = None if run["programs"] is None else -(-run["programs"] // targets)
     if run["seconds"] is None:
         return Budget(programs=programs)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     left = run["started"] + run["seconds"] - time.time()
-    part = run["seconds"] * min(workers, targets) / targets
-    return Budget(time.monotonic() + min(part, left), programs)
+    later = -(-targets // workers) - run.get("begun", 0)
+    return Budget(time.monotonic() + left / max(1, later), programs)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
