@@ -89,17 +89,20 @@ class WeightFold(ConstantAnalysis):
     def select(self) -> list[ComputedWeight]:
         """Return the weights and biases that the program computes from its sources.
 
-        Those of a GEMM that is itself constant, a step of a computed weight, go with it.
+        Those of a GEMM that is itself a step of a computed weight go with it.
         """
         weights: dict[Node, ComputedWeight] = {}
-        for gemm in self.functional.graph.nodes:
-            if gemm in self.constants:
+        steps: set[Node] = set()
+        # What comes later first, so that the steps of its weights are known.
+        for gemm in reversed(self.functional.graph.nodes):
+            if gemm in steps:
                 continue
             for index, value in stored_operands(gemm):
                 node = self.constants.get(value)
                 if node is not None and value.op != "placeholder" and self.leaves(value):
                     weights.setdefault(node, ComputedWeight(node)).uses.append((gemm, index))
-        return list(weights.values())
+                    steps |= self.cone([value])
+        return list(weights.values())[::-1]
 
     def afford(self, weights: list[ComputedWeight]) -> list[ComputedWeight]:
         """Return the weights whose folding does not make the program larger.

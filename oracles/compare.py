@@ -3,9 +3,10 @@
 The error of a float32 program is bounded by the standard forward error analysis (Higham, *Accuracy and
 Stability of Numerical Algorithms*, ch. 3): a dot product of length n has a relative error of at most n u of
 the sum of magnitudes, u = 2**-24. The sum of n over the program's reductions, times the largest magnitude of
-the float64 reference, stands for that bound; where eager float32 itself is further from the reference,
-because values cancel, a few times its own error is allowed. Both are orders of magnitude below the effect
-of a wrong weight.
+the float64 reference, stands for that bound. Where values cancel, or a norm divides by next to nothing, the
+program itself amplifies rounding errors: a few times eager's own error is allowed, and a few times what comes
+of numbers that are shaken by a rounding error. All are orders of magnitude below the effect of a wrong
+weight.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def tolerance(original: Original, index: int, position: int) -> float:
     if quantized(original):
         roundings = sum(n for op, n in original.quantization_ops.items() if ".quantize" in op)
         return max(allowed, QUANTIZED_STEP * magnitude * max(1, roundings))
-    return max(allowed, EAGER_FACTOR * distance(eager, wanted))
+    shaken = original.shaken[index][position]
+    return max(allowed, EAGER_FACTOR * distance(eager, wanted), EAGER_FACTOR * distance(shaken, eager))
 
 
 def _stock_distance(evidence: Evidence, index: int, position: int) -> float:

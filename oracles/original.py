@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from generators.facts import RANDOM, STATE, Facts, facts_of
@@ -27,6 +26,7 @@ from generators.program import Program
 from generators.render import export_statements, render
 from generators.twin import Twin, twin_of
 from oracles import graph
+from oracles.arithmetic import Double, Shaken, double, shake, shaken
 from oracles.lowering import Outputs, Report, clone
 from oracles.stages import artefact, stage
 
@@ -55,6 +55,11 @@ class Original(ABC):
     @abstractmethod
     def eager(self) -> Outputs:
         """Outputs of each call in float32, outside ExecuTorch; state persists from call to call."""
+
+    @property
+    @abstractmethod
+    def shaken(self) -> Outputs:
+        """Outputs of each call where every float read or computed is off by a rounding error or two."""
 
     @property
     @abstractmethod
@@ -128,18 +133,6 @@ def export(program: Program, namespace: dict[str, Any], model: Any) -> dict[str,
     return programs
 
 
-class _Double(TorchFunctionMode):
-    """Reads an explicit float32 as float64, so that a cast does not round the reference."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], kinds: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        args, kwargs = pytree.tree_map(
-            lambda item: torch.float64 if item is torch.float32 else item, (args, kwargs or {})
-        )
-        return func(*args, **kwargs)
-
-
 class ProgramOriginal(Original):
     """The original of a valid ``Program``: built by executing its rendered source."""
 
@@ -196,6 +189,13 @@ class ProgramOriginal(Original):
             return self._call(model, lambda item: item)
 
     @artefact
+    def shaken(self) -> Outputs:
+        model = self._model()
+        shake(model)
+        with stage("eager", self.report), Shaken():
+            return self._call(model, shaken)
+
+    @artefact
     def reference(self) -> Outputs:
         if self.facts.quantized or not self.facts.float64:
             return self.eager
@@ -203,8 +203,8 @@ class ProgramOriginal(Original):
         with stage("eager in float64", self.report):
             torch.set_default_dtype(torch.float64)
             try:
-                with _Double():
-                    return self._call(model, _double)
+                with Double():
+                    return self._call(model, double)
             finally:
                 torch.set_default_dtype(torch.float32)
 
@@ -276,11 +276,6 @@ def _adopt(model: torch.nn.Module, original: torch.nn.Module) -> None:
                     continue  # A new parameter of the twin.
 
 
-def _double(value: Any) -> Any:
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.double() if floating else value
-
-
 class ExportedOriginal(Original):
     """The original of a program that a user saved, called with its example inputs.
 
@@ -305,11 +300,13 @@ class ExportedOriginal(Original):
     def exported(self) -> dict[str, ExportedProgram]:
         return {"forward": copy.deepcopy(self._program)}
 
-    def _call(self, seed: int) -> Outputs:
+    def _call(self, seed: int, shaking: bool = False) -> Outputs:
         model = copy.deepcopy(self._program).module()
+        if shaking:
+            shake(model)
         torch.manual_seed(seed)
         with torch.no_grad():
-            calls = [pytree.tree_map(clone, inputs) for _, inputs in self.calls]
+            calls = [pytree.tree_map(shaken if shaking else clone, inputs) for _, inputs in self.calls]
             return [[clone(x) for x in pytree.tree_leaves(model(*a, **k))] for a, k in calls]
 
     @artefact
@@ -320,6 +317,11 @@ class ExportedOriginal(Original):
     @property
     def reference(self) -> Outputs:
         return self.eager
+
+    @artefact
+    def shaken(self) -> Outputs:
+        with stage("eager", self.report), Shaken():
+            return self._call(0, shaking=True)
 
     @artefact
     def _again(self) -> Outputs:

@@ -155,6 +155,16 @@ def test_parametrized_weight_is_folded_once(parametrize):
     assert len(names(folded)) == 2, "the weight and the bias, no step of the weight"
 
 
+def test_a_gemm_that_no_input_reaches_is_served_as_well():
+    """One whose result is returned; one that is itself a step of a computed weight goes with that."""
+    folded = check(Net(lambda s: F.linear(s.b, s.w.t()), w=w(4, 3), b=w(2, 4)))
+    assert ops(folded) == ["aten.linear.default"]
+    folded = check(
+        Net(lambda s, x: F.linear(x, s.a + s.w.t() @ s.b), a=w(3, 4), w=w(2, 3), b=w(2, 4)), w(2, 4)
+    )
+    assert ops(folded) == ["aten.linear.default"]
+
+
 def test_all_or_some_chunks_of_a_packed_weight_are_folded():
     def all_of(s, x):
         (q, k, v), (a, b, c) = s.w.chunk(3), s.b.split(4)

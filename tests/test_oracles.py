@@ -15,6 +15,7 @@ from fuzz.script import script
 from generators.program import Call, Input, Method, Program, Step, Tensor
 from oracles import graph
 from oracles.catalogue import ORACLES
+from oracles.compare import tolerance
 from oracles.evidence import Evidence
 from oracles.judge import judge_program
 from oracles.lowering import Partitions
@@ -241,3 +242,24 @@ def test_strict_programs_are_told_apart():
         method = Method("forward", (Input("x", (2, 4)),), steps, ("y",))
         made = Program((method,), (Call("forward"),), (Tensor("w", "parameter", (4, 4)),), strict=True)
         assert ProgramOriginal(made, lambda stage: None).exported().keys() == {"forward"}
+
+
+def test_rounding_that_a_norm_amplifies_is_nobodys_fault():
+    """Padding makes rows of one number: their variance is rounding, and the norm divides by its root."""
+    attrs = {"stride": 2, "padding": 2, "dilation": 1, "groups": 2}
+    steps = (
+        Step("conv2d", ("x", "w", "b"), ("v",), attrs),
+        Step("layer_norm", ("v", "scale", "shift"), ("y",)),
+    )
+    tensors = (
+        Tensor("w", "parameter", (4, 2, 1, 1)),
+        Tensor("b", "parameter", (4,)),
+        Tensor("scale", "parameter", (3,)),
+        Tensor("shift", "parameter", (3,)),
+    )
+    method = Method("forward", (Input("x", (2, 4, 4, 1)),), steps, ("y",))
+    made = Program((method,), tuple(Call("forward", i) for i in range(3)), tensors)
+    original = ProgramOriginal(made, lambda stage: None)
+    assert judge_program(made, STOCK, ("numerics",)).findings == ()
+    # Wrong numbers are still far outside.
+    assert max(tolerance(original, i, 0) for i in range(3)) < 1e-2
