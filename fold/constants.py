@@ -140,7 +140,9 @@ class ConstantAnalysis:
         return getattr(node.target, "namespace", None) in self.quantization
 
     def is_static(self, node: Node) -> bool:
-        """Whether ``node`` is a tensor, or several, of known shape; not a number, not nothing."""
+        """Whether ``node`` is a tensor, or several, of known shape, or the number of one; not nothing."""
+        if node.target in (aten.item.default, aten._local_scalar_dense.default):
+            return True  # A shape made of the number is not known, and no longer static.
         value = node.meta.get("val")
         values = value if isinstance(value, (tuple, list)) else (value,)
         return all(

@@ -200,6 +200,7 @@ class ProgramOriginal(Original):
         if self.facts.quantized or not self.facts.float64:
             return self.eager
         model = self._model().double()
+        _ = self.calls  # Drawn before float64 is the default.
         with stage("eager in float64", self.report):
             torch.set_default_dtype(torch.float64)
             try:

@@ -307,9 +307,17 @@ def test_quantization_is_not_evaluated():
     check_left(Net(body, w=w(3, 4)), w(2, 4))
 
 
-def test_number_read_from_a_tensor_is_no_constant():
-    with torch._dynamo.config.patch(capture_scalar_outputs=True):
-        check_left(Net(lambda s, x: F.linear(x, s.w * s.scale.item()), w=w(3, 4), scale=w(1)), w(2, 4))
+def test_number_read_from_a_tensor_is_a_constant_and_a_shape_made_of_it_is_none():
+    folded = check(Net(lambda s, x: F.linear(x, s.w * s.scale.item()), w=w(3, 4), scale=w(1)), w(2, 4))
+    assert ops(folded) == ["aten.linear.default"]
+
+    def sliced(s, x):
+        size = s.size.item()
+        torch._check(size >= 2)
+        torch._check(size <= 3)
+        return F.linear(x, s.w[:size])
+
+    check_left(Net(sliced, {"size": torch.tensor(2)}, w=w(3, 4)), w(2, 4))
 
 
 def test_joint_graph_is_returned_as_it_is():
