@@ -113,11 +113,11 @@ def _check_goal(item: Expectation, program: Program, where: str) -> None:
         raise CaseError(f"{where}: expected a Python literal, got {item.goal[:80]!r}") from None
     oracle = item.verdict.split()[0]
     kinds = ORACLES[oracle].goals if oracle in ORACLES else ()
-    if goal is not None and not any(_is(goal, kind) and _place(goal, kind, program) for kind in kinds):
+    if goal is not None and not any(_has_type(goal, kind) and _exists(goal, kind, program) for kind in kinds):
         raise CaseError(f"{where}: expected a goal of {oracle} that the program has, got {item.goal[:80]!r}")
 
 
-def _is(goal: Any, kind: Any) -> bool:
+def _has_type(goal: Any, kind: Any) -> bool:
     try:
         msgspec.convert(goal, kind)
     except msgspec.ValidationError:
@@ -125,7 +125,7 @@ def _is(goal: Any, kind: Any) -> bool:
     return True
 
 
-def _place(goal: Any, kind: Any, program: Program) -> bool:
+def _exists(goal: Any, kind: Any, program: Program) -> bool:
     """Whether the call and the output that a place names are there."""
     if kind != Place:
         return True

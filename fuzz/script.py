@@ -113,8 +113,8 @@ def _run(program: Program, lower: str, only: bool, goal: tuple[int, int, float])
         written_inputs = facts_of(program).written[method_called.name] & {
             i.name for i in method_called.inputs
         }
-        got = f"{indent}got = module.run_method({method}, inputs)[{output + len(written_inputs)}]"
-        yield got
+        place = output + len(written_inputs)
+        yield f"{indent}got = module.run_method({method}, inputs)[{place}]"
         yield f"off = (got - {wanted}).abs().max().item()"
         text = f"off by {{off}}, where rounding explains {allowed:.2g}"
         yield f'raise SystemExit(0 if off <= {allowed:.2g} else f"{text}")'

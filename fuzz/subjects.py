@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import inspect
 import os
@@ -41,6 +42,7 @@ class SubjectError(ValueError):
     """A subject that cannot be had: one sentence that lists the names."""
 
 
+@functools.cache
 def resolve(name: str) -> Subject:
     """The subject called ``name``: a built-in one, or ``package.module:attribute``.
 

@@ -5,216 +5,101 @@ Schemas: ``torch/ao/quantization/fx/_decomposed.py`` of torch 2.13.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from generators.builder import Builder
 from generators.members import Shape, block, rank, ranked, weight
 from generators.program import Attributes
 from generators.quantization import FAMILY
-from generators.vocabulary import Attr, Effect, Op, Type, add_op, dim_of, expect, number
+from generators.vocabulary import Attr, Effect, Infer, Op, Type, add_op, dim_of, expect, floats, number
+
+Check = Callable[[Sequence[Type], Attributes], None]
 
 
-def _quantize(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[0].dtype == "float32", "a float32 argument", types[0])
-    return [Type(types[0].shape, "int8")]
+def _qparams(types: Sequence[Type], shape: Shape, dtype: str, one_for_each: str) -> None:
+    wanted = (Type(shape, dtype), Type(shape, "int64"))
+    got = ", ".join(str(item) for item in types)
+    expect(tuple(types) == wanted, f"a {dtype} scale and an int64 zero point {one_for_each}", got)
 
 
-def _dequantize(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[0].dtype == "int8", "an int8 argument", types[0])
-    return [Type(types[0].shape)]
+def _of_tensor(types: Sequence[Type], attrs: Attributes) -> None:
+    _qparams(types[1:], (), "float64", "without dimensions")
 
 
-def _quantize_by(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[1].shape == () and types[2].shape == (), "a scalar scale and zero point", types[1])
-    return _quantize(types[:1], attrs)
+def _of_channels(types: Sequence[Type], attrs: Attributes) -> None:
+    shape = types[0].shape
+    _qparams(types[1:], (shape[dim_of(shape, attrs, "axis")],), "float32", "for each channel")
 
 
-def _dequantize_by(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[1].shape == () and types[2].shape == (), "a scalar scale and zero point", types[1])
-    return _dequantize(types[:1], attrs)
-
-
-def _qparams(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(types[0].dtype == "float32", "a float32 argument", types[0])
-    return [Type((), "float64"), Type((), "int64")]
-
-
-def _per_channel(types: Sequence[Type], attrs: Attributes) -> None:
-    size = types[0].shape[dim_of(types[0].shape, attrs, "axis")]
-    expect(types[1] == Type((size,)), f"a float32 scale for each of {size} channels", types[1])
-    expect(types[2] == Type((size,), "int64"), f"an int64 zero point for each of {size} channels", types[2])
-
-
-def _quantize_channels(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    _per_channel(types, attrs)
-    return _quantize(types[:1], attrs)
-
-
-def _dequantize_channels(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    _per_channel(types, attrs)
-    return _dequantize(types[:1], attrs)
-
-
-def _per_group(types: Sequence[Type], attrs: Attributes) -> None:
+def _of_groups(types: Sequence[Type], attrs: Attributes) -> None:
     size = number(attrs, "group_size")
     expect(len(types[0].shape) == 2, "a matrix", types[0])
     rows, columns = types[0].shape
     expect(columns % size == 0 and columns > size, f"rows of several groups of {size}", types[0])
-    groups = (rows, columns // size)
-    expect(types[1] == Type(groups), f"a float32 scale for each of {groups} groups", types[1])
-    expect(types[2] == Type(groups, "int64"), f"an int64 zero point for each of {groups} groups", types[2])
+    _qparams(types[1:], (rows, columns // size), "float32", "for each group")
 
 
-def _quantize_groups(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    _per_group(types, attrs)
-    return _quantize(types[:1], attrs)
+def _tokens(shape: Shape) -> Shape:
+    expect(len(shape) > 0, "tokens", "a scalar")
+    return (*shape[:-1], 1)
 
 
-def _dequantize_groups(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    _per_group(types, attrs)
-    return _dequantize(types[:1], attrs)
+def _of_tokens(types: Sequence[Type], attrs: Attributes) -> None:
+    _qparams(types[1:], _tokens(types[0].shape), "float64", "for each token")
 
 
-def _token_qparams(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(
-        types[0].dtype == "float32" and len(types[0].shape) > 0, "a float32 argument with tokens", types[0]
-    )
-    shape = (*types[0].shape[:-1], 1)
-    return [Type(shape, "float64"), Type(shape, "int64")]
+def _chosen(shape_of: Callable[[Shape], Shape]) -> Infer:
+    """The scale and zero point that an op chooses at run time."""
+
+    def infer(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+        floats(types)
+        shape = shape_of(types[0].shape)
+        return [Type(shape, "float64"), Type(shape, "int64")]
+
+    return infer
 
 
-def _quantize_tokens(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    expect(list(types[1:]) == _token_qparams(types[:1], attrs), "a scale and zero point a token", types[1])
-    return _quantize(types[:1], attrs)
+def _between(source: str, target: str, check: Check) -> Infer:
+    def infer(types: Sequence[Type], attrs: Attributes) -> list[Type]:
+        expect(types[0].dtype == source, f"a {source} argument", types[0])
+        check(types, attrs)
+        return [Type(types[0].shape, target)]
+
+    return infer
 
 
-def _dequantize_tokens(types: Sequence[Type], attrs: Attributes) -> list[Type]:
-    scale = Type((*types[0].shape[:-1], 1), "float64")
-    expect(types[1] == scale, "a scale and zero point a token", types[1])
-    return _dequantize(types[:1], attrs)
+def _add(name: str, call: str, infer: Infer, arity: int = 1, **options: Any) -> None:
+    code = f"torch.ops.quantized_decomposed.{call}"
+    add_op(Op(name, FAMILY, code, infer, (arity, arity), effect=Effect.QDQ, imports=REGISTERS, **options))
 
 
+def _add_pair(
+    suffix: str, op: str, args: str, check: Check, arity: int = 3, out: str = "", **options: Any
+) -> None:
+    """The two ops of a chain; ``out`` is what only the dequantizing one takes."""
+    to, back = _between("float32", "int8", check), _between("int8", "float32", check)
+    _add(f"quantize{suffix}", f"quantize_{op}({args})", to, arity, **options)
+    _add(f"dequantize{suffix}", f"dequantize_{op}({args}{out})", back, arity, **options)
+
+
+REGISTERS = "import torch.ao.quantization.fx._decomposed  # registers the quantized_decomposed ops"
+BYTE = "-128, 127, torch.int8"
 PER_TENSOR = {"scale": Attr("float", 1e-6, 1e3), "zero_point": Attr("int", -128, 127)}
 PER_CHANNEL = {"axis": Attr("int", -4, 3)}
 PER_GROUP = {"group_size": Attr("int", 2, 4096)}
-NAMESPACE = "torch.ops.quantized_decomposed"
-REGISTERS = "import torch.ao.quantization.fx._decomposed  # registers the quantized_decomposed ops"
-for op in (
-    Op(
-        "quantize",
-        FAMILY,
-        NAMESPACE + ".quantize_per_tensor.default({0}, {scale}, {zero_point}, -128, 127, torch.int8)",
-        _quantize,
-        attrs=PER_TENSOR,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "dequantize",
-        FAMILY,
-        NAMESPACE + ".dequantize_per_tensor.default({0}, {scale}, {zero_point}, -128, 127, torch.int8)",
-        _dequantize,
-        attrs=PER_TENSOR,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "choose_qparams",
-        FAMILY,
-        NAMESPACE + ".choose_qparams.tensor({0}, -128, 127, 1e-5, torch.int8)",
-        _qparams,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "quantize_by",
-        FAMILY,
-        NAMESPACE + ".quantize_per_tensor.tensor({args}, -128, 127, torch.int8)",
-        _quantize_by,
-        (3, 3),
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "dequantize_by",
-        FAMILY,
-        NAMESPACE + ".dequantize_per_tensor.tensor({args}, -128, 127, torch.int8)",
-        _dequantize_by,
-        (3, 3),
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "quantize_channels",
-        FAMILY,
-        NAMESPACE + ".quantize_per_channel.default({0}, {1}.double(), {2}, {axis}, -128, 127, torch.int8)",
-        _quantize_channels,
-        (3, 3),
-        attrs=PER_CHANNEL,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "dequantize_channels",
-        FAMILY,
-        NAMESPACE + ".dequantize_per_channel.default({0}, {1}.double(), {2}, {axis}, -128, 127, torch.int8)",
-        _dequantize_channels,
-        (3, 3),
-        attrs=PER_CHANNEL,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "quantize_groups",
-        FAMILY,
-        NAMESPACE + ".quantize_per_channel_group.default({args}, -8, 7, torch.int8, {group_size})",
-        _quantize_groups,
-        (3, 3),
-        attrs=PER_GROUP,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-        stops="lower",
-    ),
-    Op(
-        "dequantize_groups",
-        FAMILY,
-        NAMESPACE
-        + ".dequantize_per_channel_group.default({args}, -8, 7, torch.int8, {group_size}, torch.float32)",
-        _dequantize_groups,
-        (3, 3),
-        attrs=PER_GROUP,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-        stops="lower",
-    ),
-    Op(
-        "choose_token_qparams",
-        FAMILY,
-        NAMESPACE + ".choose_qparams_per_token_asymmetric.default({0}, torch.int8)",
-        _token_qparams,
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "quantize_tokens",
-        FAMILY,
-        NAMESPACE + ".quantize_per_token.default({args}, -128, 127, torch.int8)",
-        _quantize_tokens,
-        (3, 3),
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-    Op(
-        "dequantize_tokens",
-        FAMILY,
-        NAMESPACE + ".dequantize_per_token.default({args}, -128, 127, torch.int8, torch.float32)",
-        _dequantize_tokens,
-        (3, 3),
-        effect=Effect.QDQ,
-        imports=REGISTERS,
-    ),
-):
-    add_op(op)
+
+_add_pair("", "per_tensor.default", f"{{0}}, {{scale}}, {{zero_point}}, {BYTE}", lambda types, attrs: None, 1,
+          attrs=PER_TENSOR)  # fmt: skip
+_add("choose_qparams", "choose_qparams.tensor({0}, -128, 127, 1e-5, torch.int8)", _chosen(lambda shape: ()))
+_add_pair("_by", "per_tensor.tensor", f"{{args}}, {BYTE}", _of_tensor)
+_add_pair("_channels", "per_channel.default", f"{{0}}, {{1}}.double(), {{2}}, {{axis}}, {BYTE}", _of_channels,
+          attrs=PER_CHANNEL)  # fmt: skip
+# No out variant of these two ships.
+_add_pair("_groups", "per_channel_group.default", "{args}, -8, 7, torch.int8, {group_size}", _of_groups,
+          out=", torch.float32", attrs=PER_GROUP, stops="lower")  # fmt: skip
+_add("choose_token_qparams", "choose_qparams_per_token_asymmetric.default({0}, torch.int8)", _chosen(_tokens))
+_add_pair("_tokens", "per_token.default", f"{{args}}, {BYTE}", _of_tokens, out=", torch.float32")
 
 
 def _chain(b: Builder, value: str) -> str:
@@ -241,28 +126,26 @@ def draw_qdq_weight(b: Builder, shape: Shape, depth: int) -> str:
     return _chain(b, b.weight(shape, depth))
 
 
-def _qparams_of(b: Builder, shape: Shape) -> tuple[str, str]:
-    """Stored scales and zero points, which no fold may touch."""
+def _stored_chain(b: Builder, scheme: str, value: str, shape: Shape, **attrs: Any) -> str:
+    """A chain with one stored scale and zero point, which no fold may touch, for each of ``shape``."""
     scales = b.tensor("buffer", shape, "positive")
-    return scales, b.tensor("buffer", shape, dtype="int64", high=4)
+    zero_points = b.tensor("buffer", shape, dtype="int64", high=4)
+    quantized = b.step(f"quantize_{scheme}", value, scales, zero_points, **attrs)
+    return b.step(f"dequantize_{scheme}", quantized, scales, zero_points, **attrs)
 
 
 @weight(FAMILY, "qdq-channels", ranked)
 def draw_qdq_channels(b: Builder, shape: Shape, depth: int) -> str:
     """A per-channel quantize and dequantize written by hand on a weight, which may itself be computed."""
-    qparams, value = _qparams_of(b, shape[:1]), b.weight(shape, depth)
-    quantized = b.step("quantize_channels", value, *qparams, axis=0)
-    return b.step("dequantize_channels", quantized, *qparams, axis=0)
+    axis = b.integer(0, len(shape) - 1)
+    return _stored_chain(b, "channels", b.weight(shape, depth), (shape[axis],), axis=axis)
 
 
 @weight(FAMILY, "qdq-groups", lambda shape: len(shape) == 2 and shape[1] % 2 == 0 and shape[1] > 2)
 def draw_qdq_groups(b: Builder, shape: Shape, depth: int) -> str:
     """A per-group quantize and dequantize written by hand on a weight, which may itself be computed."""
     rows, columns = shape
-    size = columns // 2
-    qparams, value = _qparams_of(b, (rows, 2)), b.weight(shape, depth)
-    quantized = b.step("quantize_groups", value, *qparams, group_size=size)
-    return b.step("dequantize_groups", quantized, *qparams, group_size=size)
+    return _stored_chain(b, "groups", b.weight(shape, depth), (rows, 2), group_size=columns // 2)
 
 
 @block(FAMILY, "qdq-tokens", rank(2, 3))
