@@ -95,6 +95,11 @@ class Facts:
         """The weights that a fold must fold."""
         return [weight for weight in self.weights if weight.verdict is Verdict.FOLD]
 
+    def may_fold(self) -> list[Weight]:
+        """The weights that a fold must or may fold whatever the shapes of the inputs."""
+        kept = [weight for weight in self.weights if weight.verdict is not Verdict.KEEP]
+        return [weight for weight in kept if SHAPE not in weight.value.labels]
+
 
 def facts_of(program: Program) -> Facts:
     """The facts of a valid program.
@@ -106,9 +111,6 @@ def facts_of(program: Program) -> Facts:
     state = _state(program)
     flows = {method.name: _Flow(program, method, state).run() for method in program.methods}
     ops = [OPS[step.op] for _, step in program.walk()]
-    stops = {op.stops for op in ops} | ({"lower"} if program.joint else set())
-    if program.quantization is not None:
-        stops.add(QUANTIZATIONS[program.quantization].stops)
     half = any(tensor.dtype == "float16" for tensor in program.tensors)
     return Facts(
         outputs={name: flow.outputs() for name, flow in flows.items()},
@@ -116,11 +118,23 @@ def facts_of(program: Program) -> Facts:
         written={name: frozenset(flow.written) for name, flow in flows.items()},
         weights=tuple(_weights(program, state, flows, types)),
         quantized=program.quantization is not None or any(op.effect is Effect.QDQ for op in ops),
-        stops="lower" if "lower" in stops else "run" if "run" in stops else "",
+        stops=_stops(program),
         reductions=sum(_reduction(program, step, types[method.name]) for method, step in program.walk()),
         half=half,
         float64=not half and all(op.float64 for op in ops),
     )
+
+
+def _stops(program: Program) -> Literal["", "lower", "run"]:
+    stops = {OPS[step.op].stops for _, step in program.walk()}
+    if program.quantization is not None:
+        stops.add(QUANTIZATIONS[program.quantization].stops)
+    # XNNPACK's ChannelsLastTaggedReshapePass dies of a stored weight in that format.
+    last = {tensor.name for tensor in program.tensors if tensor.layout == "channels_last"}
+    weights = {step.args[place] for _, step in program.walk() if (place := OPS[step.op].weight) is not None}
+    if program.joint or last & weights or "lower" in stops:
+        return "lower"
+    return "run" if "run" in stops else ""
 
 
 class _Flow:

@@ -33,17 +33,17 @@ class Tensor(Struct, frozen=True):
 
     A ``parameter`` or ``buffer`` is an attribute of the module; a ``constant`` is a ``torch.tensor([...])``
     literal of at most one dimension in the body of each method that reads it. ``values`` are those of
-    floating-point tensors, where ``mixed`` holds zeros, large and tiny ones; int64 values are below ``high``.
-    ``layout`` is how the memory lies: ``sliced`` and ``strided`` are parts of a larger storage. ``tied`` is
-    the name of an earlier tensor that this one is another name of. ``tag`` names the external file that the
-    exported tensor is to land in.
+    floating-point tensors, where ``mixed`` holds zeros, large and tiny ones; int64 values are below
+    ``high``, int8 ones also from ``-high``. ``layout`` is how the memory lies: ``sliced`` and ``strided`` are
+    parts of a larger storage. ``tied`` is the name of an earlier tensor that this one is another name of.
+    ``tag`` names the external file that the exported tensor is to land in.
     """
 
     name: str
     role: Literal["parameter", "buffer", "constant"]
     shape: tuple[int, ...]
     values: Literal["randn", "zeros", "ones", "positive", "mixed"] = "randn"
-    dtype: Literal["float32", "float16", "int64", "bool"] = "float32"
+    dtype: Literal["float32", "float16", "int64", "int8", "bool"] = "float32"
     high: int | None = None
     layout: Literal["plain", "sliced", "strided", "transposed", "expanded", "channels_last"] = "plain"
     persistent: bool = True

@@ -14,6 +14,8 @@ from generators.program import Attributes
 from generators.quantization import FAMILY
 from generators.vocabulary import Attr, Effect, Infer, Op, Type, add_op, dim_of, expect, floats, number
 
+ASYMMETRIC, SYMMETRIC = ["float64", "int64"], ["float32", "float32"]
+"""Dtypes of the scales and zero points that ops choose, with a zero point to choose and without."""
 Check = Callable[[Sequence[Type], Attributes], None]
 
 
@@ -46,16 +48,20 @@ def _tokens(shape: Shape) -> Shape:
 
 
 def _of_tokens(types: Sequence[Type], attrs: Attributes) -> None:
-    _qparams(types[1:], _tokens(types[0].shape), "float64", "for each token")
+    shape = _tokens(types[0].shape)
+    dtypes = [item.dtype for item in types[1:]]
+    expect(
+        all(item.shape == shape for item in types[1:]), "a scale and a zero point for each token", types[1:]
+    )
+    expect(dtypes in (ASYMMETRIC, SYMMETRIC), f"dtypes {ASYMMETRIC} or {SYMMETRIC}", dtypes)
 
 
-def _chosen(shape_of: Callable[[Shape], Shape]) -> Infer:
+def _chosen(shape_of: Callable[[Shape], Shape], dtypes: Sequence[str] = ASYMMETRIC) -> Infer:
     """The scale and zero point that an op chooses at run time."""
 
     def infer(types: Sequence[Type], attrs: Attributes) -> list[Type]:
         floats(types)
-        shape = shape_of(types[0].shape)
-        return [Type(shape, "float64"), Type(shape, "int64")]
+        return [Type(shape_of(types[0].shape), dtype) for dtype in dtypes]
 
     return infer
 
@@ -99,6 +105,9 @@ _add_pair("_channels", "per_channel.default", f"{{0}}, {{1}}.double(), {{2}}, {{
 _add_pair("_groups", "per_channel_group.default", "{args}, -8, 7, torch.int8, {group_size}", _of_groups,
           out=", torch.float32", attrs=PER_GROUP, stops="lower")  # fmt: skip
 _add("choose_token_qparams", "choose_qparams_per_token_asymmetric.default({0}, torch.int8)", _chosen(_tokens))
+# No out variant of this one ships.
+_add("choose_token_scales", "choose_qparams_per_token.default({0}, torch.int8)", _chosen(_tokens, SYMMETRIC),
+     stops="lower")  # fmt: skip
 _add_pair("_tokens", "per_token.default", f"{{args}}, {BYTE}", _of_tokens, out=", torch.float32")
 
 
@@ -148,8 +157,25 @@ def draw_qdq_groups(b: Builder, shape: Shape, depth: int) -> str:
     return _stored_chain(b, "groups", b.weight(shape, depth), (rows, 2), group_size=columns // 2)
 
 
+@weight(FAMILY, "qdq-stored", ranked)
+def draw_qdq_stored(b: Builder, shape: Shape, depth: int) -> str:
+    """A weight that is stored in int8, with a scale for each channel, and dequantized in the graph."""
+    axis = b.integer(0, len(shape) - 1)
+    scales = b.tensor("buffer", (shape[axis],), "positive")
+    zero_points = b.tensor("buffer", (shape[axis],), dtype="int64", high=4)
+    stored = b.tensor("buffer", shape, dtype="int8", high=100)
+    return b.step("dequantize_channels", stored, scales, zero_points, axis=axis)
+
+
 @block(FAMILY, "qdq-tokens", rank(2, 3))
 def draw_qdq_tokens(b: Builder, x: str) -> str:
-    """Quantize and dequantize with a scale for each token, written by hand on the activation."""
+    """Quantize and dequantize with a scale and zero point for each token, by hand, on the activation."""
     qparams = b.steps("choose_token_qparams", x)
+    return b.step("dequantize_tokens", b.step("quantize_tokens", x, *qparams), *qparams)
+
+
+@block(FAMILY, "qdq-token-scales", rank(2, 3), often=3)
+def draw_qdq_token_scales(b: Builder, x: str) -> str:
+    """Quantize and dequantize with a scale for each token and no zero point, by hand, on the activation."""
+    qparams = b.steps("choose_token_scales", x)
     return b.step("dequantize_tokens", b.step("quantize_tokens", x, *qparams), *qparams)

@@ -152,8 +152,11 @@ def _values(tensor: Tensor) -> str:
 
 
 def _made(tensor: Tensor, sizes: str) -> str:
-    if tensor.high is not None:
-        return f"torch.randint({tensor.high}, ({sizes}{',' if ',' not in sizes and sizes != '()' else ''}))"
+    shape = f"({sizes}{',' if ',' not in sizes and sizes != '()' else ''})"
+    if tensor.dtype == "int64":
+        return f"torch.randint({tensor.high}, {shape})"
+    if tensor.dtype == "int8":
+        return f"torch.randint(-{tensor.high}, {tensor.high}, {shape}, dtype=torch.int8)"
     if tensor.dtype == "bool":
         return f"torch.rand({sizes}) > 0.5"
     made = {"positive": f"torch.rand({sizes}) + 0.5", "mixed": f"mixed({sizes if sizes != '()' else ''})"}

@@ -94,8 +94,9 @@ def draw_expanded(b: Builder, shape: Shape) -> str:
 
 @leaf(FAMILY, "channels-last-storage", rank(4), often=3)
 def draw_channels_last(b: Builder, shape: Shape) -> str:
-    """A parameter in the channels_last memory format."""
-    return b.tensor("parameter", shape, layout="channels_last")
+    """A parameter in the channels_last memory format, as it is or scaled."""
+    stored = b.tensor("parameter", shape, layout="channels_last")
+    return b.step("mul", stored, b.tensor("parameter", ())) if b.pick([False, True, True]) else stored
 
 
 @leaf(FAMILY, "half-stored")

@@ -1,17 +1,17 @@
-"""The twin: the program with each must-fold weight replaced, by hand, by a plain parameter of its value.
+"""The twin: the program with computed weights replaced, by hand, by plain parameters of their values.
 
-What stock lowering makes of the twin is what a perfect fold would reach.
+What stock lowering makes of the twin with each must-fold weight folded is what a perfect fold would reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from generators.facts import Facts
+from generators.facts import Weight
 from generators.program import Layer, Method, Program, Step, Tensor
 from generators.prune import prune
 from generators.vocabulary import LAYERS, OPS, Type, layer_bias, layer_weight
@@ -29,7 +29,7 @@ class Twin:
     """The twin, and where the values of its new parameters come from.
 
     ``program``: the twin; its new parameters hold placeholder values. ``probe``: the original, returning the
-    must-fold values as they are when they are consumed; None where all of them belong to layers.
+    folded values as they are when they are consumed; None where all of them belong to layers.
     ``probed``: method of the probe -> new parameters in the order of the method's outputs.
     ``attributes``: new parameter -> attribute of the original module, such as ``conv0.weight``.
     """
@@ -40,9 +40,9 @@ class Twin:
     attributes: dict[str, str]
 
 
-def twin_of(program: Program, facts: Facts) -> Twin:
-    """The twin of a valid program; one without a must-fold weight is its own twin."""
-    hand = _Hand(program, facts)
+def twin_of(program: Program, weights: Iterable[Weight]) -> Twin:
+    """The twin of a valid program, with these of its computed weights folded; without any, the program."""
+    hand = _Hand(program, weights)
     methods = tuple(hand.method(method) for method in program.methods)
     folded = msgspec.structs.replace(program, methods=methods, tensors=program.tensors + tuple(hand.tensors))
     probed = {name: tuple(hand.parameters[value] for value in values)
@@ -51,11 +51,11 @@ def twin_of(program: Program, facts: Facts) -> Twin:
 
 
 class _Hand:
-    """Folds by hand: new parameters in place of must-fold values and of the layers that hold them."""
+    """Folds by hand: new parameters in place of the weights and of the layers that hold them."""
 
-    def __init__(self, program: Program, facts: Facts) -> None:
+    def __init__(self, program: Program, weights: Iterable[Weight]) -> None:
         self.program = program
-        self.slots = {weight.slot: weight for weight in facts.must_fold()}
+        self.slots = {weight.slot: weight for weight in weights}
         self.layers = {layer.name: layer for layer in program.layers}
         self.tensors: list[Tensor] = []
         self.attributes: dict[str, str] = {}

@@ -180,10 +180,13 @@ def _tensor(program: Program, tensor: Tensor, path: str) -> None:
     floating = tensor.dtype in ("float32", "float16")
     if tensor.role == "parameter" and not floating:
         raise _fail(f"{path}.dtype", "a floating-point parameter", tensor.dtype)
-    if (tensor.high is not None) != (tensor.dtype == "int64"):
-        raise _fail(f"{path}.high", "a bound for int64, and for nothing else", tensor.high)
-    if tensor.high is not None and not 0 < tensor.high <= MAX_ELEMENTS:
-        raise _fail(f"{path}.high", f"a bound from 1 to {MAX_ELEMENTS}", tensor.high)
+    if tensor.role == "constant" and tensor.dtype == "int8":
+        raise _fail(f"{path}.dtype", "an inline constant of a dtype that a literal has", tensor.dtype)
+    most = {"int64": MAX_ELEMENTS, "int8": 127}.get(tensor.dtype)
+    if (tensor.high is not None) != (most is not None):
+        raise _fail(f"{path}.high", "a bound for int64 and int8, and for nothing else", tensor.high)
+    if tensor.high is not None and most is not None and not 0 < tensor.high <= most:
+        raise _fail(f"{path}.high", f"a bound from 1 to {most}", tensor.high)
     rank = {"transposed": 2, "channels_last": 4}.get(tensor.layout, len(tensor.shape))
     if tensor.layout != "plain" and (rank != len(tensor.shape) or not rank or not floating):
         raise _fail(f"{path}.layout", f"plain, for {tensor.dtype}{list(tensor.shape)}", tensor.layout)

@@ -13,7 +13,7 @@ from oracles import graph
 from oracles.lowering import Lowered, Outputs, Partitions, lower, run
 from oracles.original import Original
 from oracles.stages import artefact, stage
-from oracles.subject import STOCK, Subject, without_fold
+from oracles.subject import STOCK, Subject, instead, without_fold
 
 
 class Evidence:
@@ -43,13 +43,26 @@ class Evidence:
         return Evidence(self.original, without_fold(self.subject), self)
 
     @artefact
+    def by_hand(self) -> Evidence | None:
+        """The evidence of the program with all that may be folded folded by hand, and lowered without a fold.
+
+        None where nothing may be folded, or nothing is known of it.
+        """
+        weights = self.original.facts.may_fold() if self.original.facts is not None else []
+        if not weights:
+            return None
+        subject = instead(self.subject, self.original.twin(weights))
+        return Evidence(self.original, subject, self)
+
+    @artefact
     def goal(self) -> Partitions | None:
         """How the twin is partitioned: what a perfect fold reaches. None where there is no twin."""
         if self.original.facts is None:
             return None
-        if not self.original.facts.must_fold():
+        weights = self.original.facts.must_fold()
+        if not weights:
             return self._goal(self.original.exported(), self.original.structure)
-        programs = self.original.twin()
+        programs = self.original.twin(weights)
         with stage("functionalize (twin)", self.original.report):
             functional = (program.run_decompositions({}) for program in programs.values())
             key = tuple(graph.structure(program) for program in functional)

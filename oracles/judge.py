@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable
 from generators.program import Program
 from oracles.catalogue import ORACLES
 from oracles.evidence import Evidence
-from oracles.oracle import Oracle
+from oracles.oracle import Oracle, Violation
 from oracles.original import Original, ProgramOriginal
 from oracles.stages import StageFailure
 from oracles.subject import Subject
 from oracles.verdict import Attribution, Finding, Outcome, Verdict
+
+BY_HAND = ("lowers", "mutation", "numerics")
+"""Oracles of what ExecuTorch makes of a program: a weight that it cannot take is nobody else's fault."""
 
 
 def judge(
@@ -69,7 +72,7 @@ def _findings(oracle: Oracle, evidence: Evidence) -> list[Finding]:
         return []
     # The same rule, broken without the fold: asked only now, because it costs a lowering.
     accused = any(not violation.gap for violation in violations)
-    broken = accused and evidence.attribute and _broken(oracle, evidence.stock)
+    broken = accused and evidence.attribute and _upstream(oracle, violations, evidence)
     is_stock = evidence.stock is evidence
     found = []
     for violation in violations:
@@ -93,8 +96,22 @@ def _findings(oracle: Oracle, evidence: Evidence) -> list[Finding]:
     return found
 
 
-def _broken(oracle: Oracle, evidence: Evidence) -> bool:
+def _upstream(oracle: Oracle, violations: list[Violation], evidence: Evidence) -> bool:
+    """Whether the rule is broken without the fold: by stock, or in the same way after a fold by hand."""
+    if _faults(oracle, evidence.stock):
+        return True
+    if oracle.name not in BY_HAND:
+        return False
+    wrong = {violation.cause for violation in violations if not violation.gap}
     try:
-        return any(not violation.gap for violation in oracle.check(evidence))
+        by_hand = evidence.by_hand
     except StageFailure:
-        return False  # It cannot be told; that stock fails at all is for ``lowers`` to report.
+        return False
+    return by_hand is not None and bool(wrong & {item.cause for item in _faults(oracle, by_hand)})
+
+
+def _faults(oracle: Oracle, evidence: Evidence) -> list[Violation]:
+    try:
+        return [violation for violation in oracle.check(evidence) if not violation.gap]
+    except StageFailure:
+        return []  # It cannot be told; that the program fails at all is for ``lowers`` to report.

@@ -32,6 +32,11 @@ class Violation:
     frame: str = ""
     trace: str = ""
 
+    @property
+    def cause(self) -> tuple[str, str, str]:
+        """Alike where two programs break the rule in the same way: what raised, else what came of it."""
+        return (self.stage, self.exception, self.frame) if self.exception else (self.expected, self.got, "")
+
 
 class Oracle(Protocol):
     """A rule and its check.

@@ -14,14 +14,14 @@ import sys
 import types
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from generators.facts import RANDOM, STATE, Facts, facts_of
+from generators.facts import RANDOM, STATE, Facts, Weight, facts_of
 from generators.program import Program
 from generators.render import export_statements, render
 from generators.twin import Twin, twin_of
@@ -84,8 +84,8 @@ class Original(ABC):
         """Names of the buffers and inputs that each method writes."""
 
     @abstractmethod
-    def twin(self) -> dict[str, ExportedProgram]:
-        """The exported twin: every must-fold weight folded by hand, which takes the facts."""
+    def twin(self, weights: Iterable[Weight]) -> dict[str, ExportedProgram]:
+        """The exported twin: these weights, of which the facts tell, folded by hand."""
 
     @property
     @abstractmethod
@@ -233,8 +233,8 @@ class ProgramOriginal(Original):
     def reductions(self) -> int:
         return self.facts.reductions
 
-    def twin(self) -> dict[str, ExportedProgram]:
-        twin = twin_of(self.program, self.facts)
+    def twin(self, weights: Iterable[Weight]) -> dict[str, ExportedProgram]:
+        twin = twin_of(self.program, weights)
         with stage("build (twin)", self.report), torch.no_grad():
             original = self._new(self._namespace)
             values = self._folded_values(twin, original)
@@ -253,7 +253,7 @@ class ProgramOriginal(Original):
         return model if self.program.train else model.eval()
 
     def _folded_values(self, twin: Twin, original: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """Values of the twin's new parameters: what the must-fold weights of the original compute."""
+        """Values of the twin's new parameters: what those weights of the original compute."""
         attributes = {name: operator.attrgetter(path)(original) for name, path in twin.attributes.items()}
         if twin.probe is not None:
             probe = self._new(load_source(render(twin.probe)))
@@ -352,8 +352,8 @@ class ExportedOriginal(Original):
     def written(self) -> Mapping[str, frozenset[str]]:
         return {name: graph.mutated(program) for name, program in self.functional.items()}
 
-    def twin(self) -> dict[str, ExportedProgram]:
-        raise NotImplementedError("nothing is known of which weights a saved program must have folded")
+    def twin(self, weights: Iterable[Weight]) -> dict[str, ExportedProgram]:
+        raise NotImplementedError("nothing is known of the weights of a saved program")
 
     @property
     def reductions(self) -> int:

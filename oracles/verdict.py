@@ -1,6 +1,7 @@
 """Findings and verdicts: what judging a program comes to, as plain data that needs no torch.
 
-- *upstream*: stock lowering of the same program breaks the same rule, so the fold is not to blame;
+- *upstream*: stock lowering of the same program breaks the same rule, or it breaks in the same way where the
+  weights are folded by hand, so the fold is not to blame;
 - *gap*: a weight that must fold was left; the model is as slow as before, and nothing is broken;
 - *flaky*: the process died, and a second one did not: nobody can be blamed for it;
 - *fault*: everything else: the subject broke it.

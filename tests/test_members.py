@@ -26,8 +26,8 @@ STOPS = {
     # As computed weights; folded they are gone before the check of Core ATen.
     **dict.fromkeys(("standardized", "orthogonal", "standardize", "chained"), NOT_CORE),
     "channels-last-storage": ("run", "RuntimeError"),
-    # No out variant of quantize_per_channel_group, and of torchao's dequantize_affine.
-    **dict.fromkeys(("qdq-groups", "torchao_embedding"), ("serialize", "RuntimeError")),
+    # No out variant of the ops per group, of symmetric scales per token, and of torchao's dequantize_affine.
+    **dict.fromkeys(("qdq-groups", "qdq-token-scales", "torchao_embedding"), ("serialize", "RuntimeError")),
 }
 """Where stock ExecuTorch 1.5.1 cannot lower or run a member: stage, and what it says."""
 TEMPORARIES = {"temporary-activation", "out-activation"}
