@@ -273,9 +273,11 @@ class WeightFold(ConstantAnalysis):
         if spec.kind is InputKind.PARAMETER:
             trains = source.tensor.requires_grad and value.is_floating_point()
             value = torch.nn.Parameter(value, requires_grad=trains)
-        in_state = spec.kind is InputKind.PARAMETER or bool(spec.persistent)
+        # XNNPACK puts the weight of a conv1d into the state dict, where no other buffer may be.
+        persistent = True if spec.kind is InputKind.BUFFER else spec.persistent
+        in_state = spec.kind is not InputKind.CONSTANT_TENSOR
         (self.state_dict if in_state else self.stored_constants)[target] = value
-        self.specs[node] = InputSpec(spec.kind, TensorArgument(node.name), target, spec.persistent)
+        self.specs[node] = InputSpec(spec.kind, TensorArgument(node.name), target, persistent)
         node.meta = self.meta(source, value)
         return node
 

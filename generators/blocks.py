@@ -5,6 +5,8 @@ They are members of the family ``consumers``. Blocks that hold a whole network c
 
 from __future__ import annotations
 
+import math
+
 from generators.builder import DEPTH, Builder
 from generators.consumers import FAMILY
 from generators.members import Shape, block, rank
@@ -214,7 +216,7 @@ def draw_layer_norm(b: Builder, x: str) -> str:
     return b.step("layer_norm", x, b.weight(shape, DEPTH), b.tensor("parameter", shape))
 
 
-@block(FAMILY, "group-norm", rank(3, 4))
+@block(FAMILY, "group-norm", lambda shape: len(shape) in (3, 4) and math.prod(shape) > 2)
 def draw_group_norm(b: Builder, x: str) -> str:
     """``F.group_norm`` with a computed affine."""
     shape = b.shape(x)[1:2]

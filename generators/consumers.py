@@ -5,6 +5,7 @@ The positions of weight and bias are those of the aten schemas (``addmm(bias, in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from generators.program import Attributes
@@ -156,6 +157,8 @@ def _group_norm(types: Sequence[Type], attrs: Attributes) -> list[Type]:
     groups = number(attrs, "groups")
     given = _per_channel(types, attrs)
     expect(types[0].shape[1] % groups == 0, f"channels divisible by groups={groups}", types[0])
+    # torch.nn.functional refuses a group of one number.
+    expect(math.prod(types[0].shape) // groups > 1, "more than one number for each group", types[0])
     return given
 
 

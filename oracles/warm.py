@@ -63,7 +63,7 @@ def _cache_patterns() -> None:
     kept: dict[Any, torch.fx.GraphModule] = {}
 
     def cached(pattern: Any, example_inputs: tuple[torch.Tensor, ...], is_cuda: bool) -> torch.fx.GraphModule:
-        function = pattern.forward
+        function = pattern.fn
         closed = tuple(cell.cell_contents for cell in function.__closure__)
         key = (function.__code__, closed, tuple(item.shape for item in example_inputs), is_cuda)
         if key not in kept:

@@ -18,7 +18,7 @@ from oracles.original import ProgramOriginal
 PROGRAMS = 300
 TRIES = 3
 MEANS = {INPUT: "inputs", RANDOM: "seed", STATE: "state"}
-CHANGED = {INPUT: 0.98, RANDOM: 0.95, STATE: 0.9, "written": 0.95}
+CHANGED = {INPUT: 0.98, RANDOM: 0.9, STATE: 0.9, "written": 0.95}
 """Share of the labelled values that change. The facts count by whole storages, so that a part of a buffer
 that is not the one written is labelled as well; a clamp or a rounding may also hide a change."""
 NAMES = tuple(n for n, m in MEMBERS.items() if (m.family, m.kind) != ("quantization", "whole"))

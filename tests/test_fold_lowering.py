@@ -78,6 +78,12 @@ def test_weight_norm_conv1d_is_delegated_whole():
     assert len(folded.manager.buffer) <= len(stock.manager.buffer)
 
 
+def test_conv1d_weight_of_a_non_persistent_buffer():
+    model = Net(lambda s, x: F.conv1d(x, s.w * 2), {"w": w(4, 4, 3)})
+    model.register_buffer("w", model.w, persistent=False)
+    check_lowered(model, w(1, 4, 6))
+
+
 LOWERED = {
     "transpose": (lambda s, x: F.linear(x, s.w.t()), {"w": w(8, 6)}, (2, 8)),
     "slice": (lambda s, x: F.linear(x, s.w[8:]), {"w": w(24, 8)}, (2, 8)),

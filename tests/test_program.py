@@ -188,6 +188,18 @@ def test_a_write_to_memory_that_reshape_may_alias_is_refused():
         validate(with_steps(*steps))
 
 
+def test_group_norm_of_one_number_is_refused():
+    one = Step("group_norm", ("x", "w", "w"), ("y",), {"groups": 2})
+    program = change(with_steps(one), tensors=(Tensor("w", "parameter", (2,)),))
+
+    def of(*shape: int) -> Program:
+        return change(program, methods=(change(program.methods[0], inputs=(Input("x", shape),)),))
+
+    with pytest.raises(ProgramError, match="expected more than one number for each group"):
+        validate(of(1, 2, 1))
+    validate(of(1, 2, 2))
+
+
 def test_weight_norm_goes_before_other_parametrizations():
     attrs = {"in_features": 4, "out_features": 4, "bias": False}
     kinds = (Parametrization("scale"), Parametrization("weight_norm"))
