@@ -190,9 +190,21 @@ def _judge_one(program: Program, judge: Judge, findings: Findings, budget: Budge
 
 def _reduce(finding: Finding, program: Program, judge: Judge, seconds: float) -> tuple[Finding, Program]:
     """The smallest program that shows the finding, and the finding as it shows there."""
-    reduced = reduce(program, lambda candidate: judge.shows(candidate, finding), seconds)
-    alike = [
-        item for item in judge(reduced, (finding.oracle,)).findings if item.fingerprint == finding.fingerprint
-    ]
-    # Made smaller it may have turned into somebody else's fault; then the finding stays as it was found.
-    return (alike[0], reduced) if alike else (finding, program)
+    deadline = time.monotonic() + seconds
+
+    def shows(candidate: Program) -> bool:
+        return judge.shows(candidate, finding)
+
+    def alike(candidate: Program) -> Finding | None:
+        found = judge(candidate, (finding.oracle,)).findings
+        return next((item for item in found if item.fingerprint == finding.fingerprint), None)
+
+    reduced = reduce(program, shows, seconds)
+    if reduced is program:
+        return finding, program
+    if found := alike(reduced):
+        return found, reduced
+    # Made smaller it has turned into somebody else's fault: again, and with blame asked at each step.
+    left = deadline - time.monotonic()
+    reduced = reduce(program, lambda candidate: shows(candidate) and alike(candidate) is not None, left)
+    return (finding if reduced is program else alike(reduced) or finding), reduced

@@ -17,8 +17,10 @@ from generators.program import Program
 from oracles.catalogue import ORACLES
 from oracles.verdict import Attribution, Finding, Verdict
 
-SECONDS = 120.0
+SECONDS = 60.0
 """Per program. One lowering takes about a second; a program needs a handful."""
+CANDIDATE_SECONDS = 20.0
+"""Per program that the reducer tries: smaller, lowered once, and one after the other may hang."""
 MEGABYTES = 6000
 """Resident memory of the child. The libraries alone take about 700 MB."""
 HANDLER = "fuzz.child_judge:handle"
@@ -87,25 +89,26 @@ class Judge:
     def shows(self, program: Program, finding: Finding) -> bool:
         """Whether the program breaks in the way of ``finding``, whoever is to blame. Raises like a call."""
         request = Request(program, self.subject, (finding.oracle,), attribute=False)
-        return any(item.cause == finding.cause for item in self._verdict(request).findings)
+        verdict = self._verdict(request, CANDIDATE_SECONDS)
+        return any(item.cause == finding.cause for item in verdict.findings)
 
     def known(self, program: Program) -> bool:
         """Whether the program has been judged by all oracles before."""
         return _key(Request(program, self.subject)) in self._known
 
-    def _verdict(self, request: Request) -> Verdict:
+    def _verdict(self, request: Request, seconds: float = SECONDS) -> Verdict:
         key = _key(request)
         if key not in self._known:
-            self._known[key] = self._ask(request)
+            self._known[key] = self._ask(request, seconds)
         return self._known[key]
 
-    def _ask(self, request: Request) -> Verdict:
+    def _ask(self, request: Request, seconds: float) -> Verdict:
         asked = msgspec.json.encode(request)
-        answer = self._sandbox.ask(asked)
+        answer = self._sandbox.ask(asked, seconds)
         if isinstance(answer, bytes):
             return _verdict_of(answer)
         found = self._death(request, answer)
-        # Nothing but the program itself makes a hang of two minutes.
+        # Nothing but the program itself makes a hang of a minute.
         if found.attribution != "fault" or not request.attribute or answer.cause == "timeout":
             return Verdict("findings", (found,))
         # A child may also be killed from outside, by the system or a user: only what dies again is to blame.

@@ -5,6 +5,7 @@ kills it, the parent learns how and where, and the next request gets a fresh chi
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -53,11 +54,11 @@ class Sandbox:
     function is called as `handle(request, stage)`, calls `stage(name)` to tell how far it has
     come, and returns the answer's bytes. An exception that escapes it ends the child.
 
-    A request may take `seconds`, and the child may hold `megabytes` (10**6 bytes) of resident
-    memory, looked up about five times a second; without /proc the memory is not limited. A child
-    left with more than half of that after an answer is replaced, so that a slow leak is not
-    blamed on the request that happens to be the last; choose a limit well above twice what the
-    handler's imports take.
+    A request may take `seconds`, or the less that it is asked with, and the child may hold
+    `megabytes` (10**6 bytes) of resident memory, looked up about five times a second; without
+    /proc the memory is not limited. A child left with more than half of that after an answer is
+    replaced, so that a slow leak is not blamed on the request that happens to be the last; choose
+    a limit well above twice what the handler's imports take.
 
     Use a sandbox from the one thread that created it: Linux kills the child as soon as the
     thread that started it ends.
@@ -76,7 +77,7 @@ class Sandbox:
         """Process id of the current child, None while there is none."""
         return self._child.pid if self._child else None
 
-    def ask(self, request: bytes) -> bytes | Death:
+    def ask(self, request: bytes, seconds: float = math.inf) -> bytes | Death:
         """Return the handler's answer to `request`, or the death it caused.
 
         Starts a child first when there is none. Raises SandboxError when it does not start.
@@ -84,7 +85,8 @@ class Sandbox:
         try:
             child = self._living_child()
             message = frame(Kind.REQUEST, request)
-            answer = child.exchange(message, seconds=self._seconds, megabytes=self._megabytes)
+            seconds = min(seconds, self._seconds)
+            answer = child.exchange(message, seconds=seconds, megabytes=self._megabytes)
         except BaseException:
             # An interrupted child would still send its answer, and the next request would get it.
             self.close()

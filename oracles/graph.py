@@ -24,11 +24,21 @@ def op_name(target: Any) -> str:
 
 
 def ops(program: ExportedProgram) -> Counter[str]:
-    """How often each op is called, without what only takes results apart or works on sizes."""
+    """How often each op is called, without what only takes results apart, works on sizes, or writes back.
+
+    The copies that write an input back tell only how often torch functionalized the program: every time
+    adds one, so that a fold that needs the program functionalized has one more per written input.
+    """
+    written = set(program.graph_signature.user_inputs_to_mutate.values())
     nodes = (node for node in program.graph.nodes if node.op == "call_function")
+    nodes = (node for node in nodes if not _writes_back(node, written))
     # Sizes are worked out by the runtime in any case; where the partitioner cuts does not matter for them.
     names = (op_name(node.target) for node in nodes if not isinstance(node.meta.get("val"), SIZES))
     return Counter(name for name in names if name not in UNCOUNTED)
+
+
+def _writes_back(node: torch.fx.Node, written: set[str]) -> bool:
+    return op_name(node.target) == "aten.copy.default" and getattr(node.args[0], "name", None) in written
 
 
 def delegates(program: ExportedProgram) -> int:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from corpus.store import CASES, CaseError, load, save
-from fuzz.campaign import Budget, drawn, fuzz
+from fuzz.campaign import Budget, _reduce, drawn, fuzz
 from fuzz.findings import Findings, features
 from fuzz.judging import Judge, RefusedError
 from fuzz.reducer import reduce
@@ -200,6 +200,49 @@ class Repeating(Flaky):
 def test_a_target_without_new_programs_ends(tmp_path):
     result = fuzz(programs(), Repeating(), Findings(tmp_path, "r"), Budget(programs=1), 0, "x")
     assert result.tally.judged == 0
+
+
+class Wandering:
+    """A judge for whom a program of two linears shows a fault, and one of a single linear upstream's."""
+
+    subject = "fold"
+
+    def __init__(self) -> None:
+        self.asked: list[Program] = []
+
+    def known(self, program) -> bool:
+        return bool(self.asked)
+
+    def shows(self, program, finding) -> bool:
+        return self.linears(program) > 0
+
+    def linears(self, program) -> int:
+        return sum(step.op == "linear" for _, step in program.walk())
+
+    def __call__(self, program, oracles=()):
+        self.asked.append(program)
+        attribution = "fault" if self.linears(program) > 1 else "upstream"
+        return Verdict("findings", (msgspec.structs.replace(FINDING, attribution=attribution),))
+
+
+def two_linears():
+    names = ("slice", "linear", "scaled", "lora")
+    strategy = draws(names).map(lambda item: item.program)
+    return strategy.filter(lambda program: Wandering().linears(program) > 1)
+
+
+def test_a_finding_that_turns_into_upstreams_is_reduced_as_far_as_it_is_ours(tmp_path):
+    judge = Wandering()
+    (found,) = fuzz(two_linears(), judge, Findings(tmp_path, "r"), Budget(programs=1), 0, "x").found
+    assert found.finding.attribution == "fault" and judge.linears(found.program) == 2
+    assert found.program.steps <= 3 < judge.asked[0].steps
+    assert [judge.linears(program) for program in judge.asked[:2]] == [judge.linears(judge.asked[0]), 1]
+
+
+def test_a_finding_without_time_to_reduce_it_is_not_judged_again():
+    judge, program = Wandering(), case("slice-of-weight")
+    assert _reduce(FINDING, program, judge, 0.0) == (FINDING, program)
+    assert not judge.asked
 
 
 def test_an_error_of_the_engine_is_raised_and_not_taken_for_a_finding(tmp_path):

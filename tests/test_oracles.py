@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
 
 from corpus.store import CASES, load
 from fold import FoldingXnnpackPartitioner, WeightFold
@@ -133,6 +134,50 @@ def test_what_stock_lowering_breaks_too_is_upstream():
 
     (finding,) = judge_program(case("weight-norm-conv1d"), Subject("test", Broken), ("lowers",)).findings
     assert finding.attribution == "upstream" and finding.exception == "RuntimeError"
+
+
+@pytest.mark.parametrize("complaint, attribution", [("stored", "upstream"), ("folded", "fault")])
+def test_a_weight_that_the_delegate_does_not_take_is_upstream_whoever_folds_it(complaint, attribution):
+    """``stored``: it takes no weight that is stored. ``folded``: none that this very fold stored."""
+
+    class Picky(FoldingXnnpackPartitioner):
+        def partition(self, exported_program):
+            names = [str(spec.target) for spec in exported_program.graph_signature.input_specs]
+            stored = not any(name.endswith("original0") for name in names)
+            folded = any(name.endswith("_folded") for name in names)
+            if stored if complaint == "stored" else folded:
+                raise RuntimeError("not such a weight")
+            return super().partition(exported_program)
+
+    verdict = judge_program(case("weight-norm-conv1d"), Subject("test", Picky), ("lowers",))
+    assert [finding.attribution for finding in verdict.findings] == [attribution]
+
+
+def test_copies_that_write_an_input_back_are_not_counted():
+    """One more is there for each time that the program was functionalized."""
+    program = Program(
+        (
+            Method(
+                "forward",
+                (Input("x", (2, 4)), Input("state", (2, 4))),
+                (Step("linear", ("x", "w"), ("y",)), Step("add_", ("state", "y"))),
+                ("y",),
+            ),
+        ),
+        (Call("forward"),),
+        (Tensor("w", "parameter", (4, 4)),),
+    )
+    original = ProgramOriginal(program, lambda stage: None)
+    copies, counts = [], []
+    for times in (0, 1):
+        exported = original.exported()["forward"]
+        for _ in range(times):
+            exported = exported.run_decompositions({})
+        edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()]).exported_program()
+        copies.append(sum("aten.copy." in str(node.target) for node in edge.graph.nodes))
+        counts.append(graph.ops(edge))
+    assert copies[1] == copies[0] + 1
+    assert counts[0] == counts[1] and not counts[0]["aten.copy.default"]
 
 
 def test_a_fold_that_is_right_costs_one_lowering():
