@@ -6,6 +6,7 @@ remembers verdicts so that no program is judged twice by the same oracles.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,6 +75,7 @@ class Judge:
 
     def __init__(self, subject: str, *, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
         self.subject = subject
+        self._seconds = seconds
         self._sandbox = Sandbox(HANDLER, seconds=seconds, megabytes=megabytes)
         self._known: dict[Key, Verdict] = {}
 
@@ -96,7 +98,7 @@ class Judge:
         """Whether the program has been judged by all oracles before."""
         return _key(Request(program, self.subject)) in self._known
 
-    def _verdict(self, request: Request, seconds: float = SECONDS) -> Verdict:
+    def _verdict(self, request: Request, seconds: float = math.inf) -> Verdict:
         key = _key(request)
         if key not in self._known:
             self._known[key] = self._ask(request, seconds)
@@ -120,10 +122,14 @@ class Judge:
         return msgspec.structs.replace(verdict, outcome="findings", findings=(*verdict.findings, flaky))
 
     def _death(self, request: Request, death: Death) -> Finding:
-        """The finding that a death comes to: upstream where stock dies or fails as well."""
+        """The finding that a death comes to: upstream where stock dies or fails as well.
+
+        A program that takes stock half of the time limit is a slow one, and its hang is nobody's fault.
+        """
         upstream = request.subject == "stock" or _before_subject(death)
         if not upstream and request.attribute:
-            stock = self._verdict(Request(request.program, "stock", ("lowers",)))
+            seconds = self._seconds / 2 if death.cause == "timeout" else math.inf
+            stock = self._verdict(Request(request.program, "stock", ("lowers",)), seconds)
             upstream = any(finding.oracle == "lowers" for finding in stock.findings)
         return _died(death, "upstream" if upstream else "fault")
 

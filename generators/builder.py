@@ -182,8 +182,11 @@ class Builder:
         PT2E leaves a per-channel quantize on a weight that changes from call to call, or is made by a matmul,
         a factory or another quantize; the kernel of that op aborts the process.
         """
-        pt2e = str(self.options.get("quantization")).startswith("pt2e")
-        return not pt2e or not (found.family in UNFOLDED or found.name in MATMULS)
+        return not self.pt2e() or not (found.family in UNFOLDED or found.name in MATMULS)
+
+    def pt2e(self) -> bool:
+        """Whether the program is quantized by a PT2E flow."""
+        return str(self.options.get("quantization")).startswith("pt2e")
 
     def parametrizations(self, weight: Shape, bias: Shape | None) -> list[Parametrization]:
         """Pending parametrizations for the weight of a layer; on the bias now and then."""

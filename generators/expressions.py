@@ -206,13 +206,15 @@ def draw_channels_last(b: Builder, shape: Shape, depth: int) -> str:
 @weight(FAMILY, "deep-chain", often=2)
 def draw_deep_chain(b: Builder, shape: Shape, depth: int) -> str:
     """A weight after hundreds of elementwise steps."""
-    return b.step("chain", b.weight(shape, depth), times=b.pick([100, 200]))
+    # PT2E quantizes after each of them: five times as many, which take a minute to lower.
+    times = 40 if b.pt2e() else b.pick([100, 200])
+    return b.step("chain", b.weight(shape, depth), times=times)
 
 
 @weight(FAMILY, "many-paths", often=2)
 def draw_many_paths(b: Builder, shape: Shape, depth: int) -> str:
     """A weight that shared sub-expressions reach by exponentially many paths."""
-    return b.step("doubled", b.weight(shape, depth), times=30)
+    return b.step("doubled", b.weight(shape, depth), times=20 if b.pt2e() else 30)
 
 
 @weight(FAMILY, "buffer-mask")

@@ -15,7 +15,9 @@ from corpus.store import CASES, CaseError, load, save
 from fuzz.campaign import Budget, _reduce, drawn, fuzz
 from fuzz.findings import Findings, features
 from fuzz.judging import Judge, RefusedError
+from fuzz.messages import Request
 from fuzz.reducer import reduce
+from fuzz.sandbox import Death
 from fuzz.subjects import SubjectError, check_name
 from generators.program import Call, Dim, Input, Method, Program, Step, Tensor
 from generators.strategies import draws, programs
@@ -60,6 +62,27 @@ def test_a_fold_that_kills_the_process_is_convicted_and_the_run_goes_on(monkeypa
         assert finding.exception == expected[way]
         # The same fold lets a program without a transpose pass.
         assert judge(case("spectral-norm-linear"), ("lowers",)).outcome == "passes"
+
+
+class Slow:
+    """A sandbox in which the program takes stock 15 s, and the fold for ever."""
+
+    def ask(self, request, seconds):
+        asked = msgspec.json.decode(request, type=Request)
+        if asked.subject == "stock" and seconds > 15:
+            return msgspec.json.encode(Verdict("passes"))
+        return Death("timeout", f"{seconds:g} s", f"lower ({asked.subject})", "")
+
+    def close(self) -> None:
+        """There is no child."""
+
+
+@pytest.mark.parametrize("limit, attribution", [(20, "upstream"), (60, "fault")])
+def test_a_program_that_is_slow_without_a_fold_convicts_nobody(limit, attribution):
+    with Judge("fold", seconds=limit) as judge:
+        judge._sandbox = Slow()
+        (finding,) = judge(case("transposed-linear")).findings
+    assert (finding.attribution, finding.exception) == (attribution, "timeout")
 
 
 def test_a_subject_that_cannot_be_made_is_refused_and_not_called_upstream(monkeypatch):
