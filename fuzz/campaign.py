@@ -25,7 +25,7 @@ from fuzz.reducer import reduce
 from generators.program import Program
 from oracles.verdict import Finding
 
-REDUCTIONS = {"fault": (25.0, 60.0), "gap": (10.0, 30.0), "upstream": (0.0, 10.0)}
+REDUCTIONS = {"fault": (25.0, 60.0), "gap": (20.0, 30.0), "upstream": (0.0, 10.0)}
 """Seconds to reduce a finding in: after the end of the time, and at most."""
 ENDLESS = 1_000_000
 DRAWS = 20
