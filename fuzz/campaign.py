@@ -88,7 +88,7 @@ def fuzz(
     Raises:
         SandboxError: no child can be started to judge in.
     """
-    result = Result(Tally(name))
+    result = Result(Tally())
     repeated = 0
 
     def each(program: Program) -> None:
@@ -103,7 +103,6 @@ def fuzz(
         _draw(strategy, each, seed, name)
     finally:
         findings.finished()
-        findings.tally(result.tally)
     return result
 
 
@@ -168,6 +167,7 @@ def _judge_one(program: Program, judge: Judge, findings: Findings, budget: Budge
     findings.running(program, judge.subject)
     verdict = judge(program)
     result.tally.add(verdict)
+    findings.tally(verdict)
     for finding in verdict.findings:
         if finding.attribution == "gap" and judge.subject == "stock":
             continue  # Gaps are what no fold at all is expected to show; they are counted.

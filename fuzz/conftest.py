@@ -162,5 +162,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     run = config.stash[RUN]
     terminalreporter.section("foldfuzz")
-    total = Findings(Path(run["folder"]), run["run"]).total()
-    terminalreporter.write_line(summarize(total, run["subject"], run["seed"]))
+    folder = Path(run["folder"])
+    total = Findings(folder, run["run"]).total()
+    terminalreporter.write_line(summarize(total, run["subject"], run["seed"], folder))

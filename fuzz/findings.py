@@ -1,4 +1,4 @@
-"""Findings on disk: what is about to run, what was found, and what each target has judged.
+"""Findings on disk: what is about to run, what was found, and what has been judged.
 
 A run's folder is shared by all workers. Every file is written whole or not at all, and every finding is on
 disk before its reduction starts. ``running-*.json`` holds the program that a worker is judging; one that is
@@ -23,9 +23,8 @@ REPEATS = 2
 
 
 class Tally(msgspec.Struct):
-    """What one target has judged: distinct programs by outcome, lowerings, and findings by kind."""
+    """What has been judged: distinct programs by outcome, lowerings, and findings by kind."""
 
-    target: str
     judged: int = 0
     valid: int = 0
     lowerings: int = 0
@@ -98,14 +97,16 @@ class Findings:
             return None
         return save(_case(finding, program, subject), path)
 
-    def tally(self, tally: Tally) -> None:
-        """Appends what a target has judged."""
+    def tally(self, verdict: Verdict) -> None:
+        """Appends one verdict, at once, so that an interrupted run has counted it."""
+        tally = Tally()
+        tally.add(verdict)
         with self._tallies.open("ab") as stream:
             stream.write(msgspec.json.encode(tally) + b"\n")
 
     def total(self) -> Tally:
         """All tallies of the run added up."""
-        total = Tally("all")
+        total = Tally()
         lines = self._tallies.read_bytes().splitlines() if self._tallies.exists() else []
         for item in (msgspec.json.decode(line, type=Tally) for line in lines):
             total.judged += item.judged

@@ -54,16 +54,16 @@ def evidence(finding: Finding) -> list[str]:
     return [*lines, f"  where:    {finding.frame}"] if finding.frame else lines
 
 
-def summarize(total: Tally, subject: str, seed: int) -> str:
-    """One paragraph on a whole run."""
+def summarize(total: Tally, subject: str, seed: int, folder: Path) -> str:
+    """One paragraph on a whole run, whose findings are in ``folder``."""
     if not total.judged:
         return f"no program was judged; subject {subject}, seed {seed}"
-    kinds = ", ".join(f"{kind} x{n}" for kind, n in sorted(total.findings.items())) or "none"
+    kinds = ", ".join(f"{kind} x{n}" for kind, n in sorted(total.findings.items()))
     lines = [
         f"{total.judged} distinct programs judged, {total.valid} valid "
         f"({100 * total.valid / total.judged:.0f}%), "
         f"{total.lowerings / total.judged:.2f} lowerings a program; subject {subject}, seed {seed}",
-        f"findings: {kinds}",
+        f"findings: {kinds}, kept in {shown(folder)}" if kinds else "findings: none",
     ]
     common = sorted(total.invalid.items(), key=lambda item: -item[1])[:5]
     lines += [f"invalid x{n}: {reason}" for reason, n in common]

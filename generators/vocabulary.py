@@ -93,7 +93,7 @@ class Attr:
         )
 
 
-DIM = Attr("int", -4, 3)
+DIM = Attr("int", -6, 5)
 SIZE = Attr("int", 1, 4096)
 INDEX = Attr("int", 0, 4096)
 SHAPE = Attr("ints", 0, 4096)

@@ -188,6 +188,16 @@ def test_a_write_to_memory_that_reshape_may_alias_is_refused():
         validate(with_steps(*steps))
 
 
+def test_a_step_along_the_last_of_six_dimensions_is_valid():
+    deep = with_steps(
+        Step("reshape", ("w",), ("deep",), {"shape": (1, 1, 1, 1, 4, 8)}),
+        Step("standardized", ("deep",), ("even",), {"dim": 5}),
+        Step("reshape", ("even",), ("v",), {"shape": (8, 4)}),
+        Step("linear", ("x", "v"), ("y",)),
+    )
+    assert validate(deep)["forward"]["even"].shape == (1, 1, 1, 1, 4, 8)
+
+
 def test_group_norm_of_one_number_is_refused():
     one = Step("group_norm", ("x", "w", "w"), ("y",), {"groups": 2})
     program = change(with_steps(one), tensors=(Tensor("w", "parameter", (2,)),))
