@@ -12,7 +12,7 @@ from generators.builder import Builder
 from generators.members import Shape, block, rank, ranked, weight
 from generators.program import Attributes
 from generators.quantization import FAMILY
-from generators.vocabulary import Attr, Effect, Infer, Op, Type, add_op, dim_of, expect, floats, number
+from generators.vocabulary import DIM, Attr, Effect, Infer, Op, Type, add_op, dim_of, expect, floats, number
 
 ASYMMETRIC, SYMMETRIC = ["float64", "int64"], ["float32", "float32"]
 """Dtypes of the scales and zero points that ops choose, with a zero point to choose and without."""
@@ -92,7 +92,7 @@ def _add_pair(
 REGISTERS = "import torch.ao.quantization.fx._decomposed  # registers the quantized_decomposed ops"
 BYTE = "-128, 127, torch.int8"
 PER_TENSOR = {"scale": Attr("float", 1e-6, 1e3), "zero_point": Attr("int", -128, 127)}
-PER_CHANNEL = {"axis": Attr("int", -4, 3)}
+PER_CHANNEL = {"axis": DIM}
 PER_GROUP = {"group_size": Attr("int", 2, 4096)}
 
 _add_pair("", "per_tensor.default", f"{{0}}, {{scale}}, {{zero_point}}, {BYTE}", lambda types, attrs: None, 1,

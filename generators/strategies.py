@@ -17,7 +17,7 @@ from generators.members import MEMBERS, Member
 from generators.program import Program
 
 FAMILIES = tuple(dict.fromkeys(member.family for member in MEMBERS.values()))
-SIZES = (1, 2, 1, 2, 3, 4, 5, 8, 16, 20)
+SIZES = (1, 2, 1, 2, 3, 4, 5, 8, 18, 22)
 """Numbers of members: mostly few, because a small program is judged in half the time."""
 CALLS = 3
 HOSTS = {2: "linear", 3: "conv1d", 4: "conv2d"}
