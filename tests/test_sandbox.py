@@ -186,7 +186,10 @@ def test_slow_start(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
         sandbox.ask(b"later")
 
 
-def test_interrupted_request_leaves_no_stale_answer(sandbox: Sandbox) -> None:
+def test_interrupted_request_leaves_no_stale_answer(sandbox: Sandbox, request: pytest.FixtureRequest) -> None:
+    # A test run that was started in the background ignores the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     sandbox.ask(b"echo")
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
