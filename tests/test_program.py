@@ -198,6 +198,18 @@ def test_a_step_along_the_last_of_six_dimensions_is_valid():
     assert validate(deep)["forward"]["even"].shape == (1, 1, 1, 1, 4, 8)
 
 
+def test_a_channel_axis_may_be_the_last_of_six_dimensions():
+    deep = with_steps(
+        Step("reshape", ("w",), ("deep",), {"shape": (1, 1, 1, 1, 4, 8)}),
+        Step("quantize_channels", ("deep", "scales", "zeros"), ("q",), {"axis": 5}),
+        Step("dequantize_channels", ("q", "scales", "zeros"), ("even",), {"axis": 5}),
+        Step("reshape", ("even",), ("v",), {"shape": (8, 4)}),
+        Step("linear", ("x", "v"), ("y",)),
+    )
+    stored = (Tensor("scales", "buffer", (8,)), Tensor("zeros", "buffer", (8,), dtype="int64", high=4))
+    assert validate(change(deep, tensors=(*deep.tensors, *stored)))["forward"]["even"].shape[5] == 8
+
+
 def test_group_norm_of_one_number_is_refused():
     one = Step("group_norm", ("x", "w", "w"), ("y",), {"groups": 2})
     program = change(with_steps(one), tensors=(Tensor("w", "parameter", (2,)),))
